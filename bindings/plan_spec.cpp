@@ -265,6 +265,13 @@ OptimizerSpec optimizer_of(const Fields& fields) {
   return fields.text("name") == "adamw" ? optimizer_as<Adamw>(fields) : optimizer_as<Sgd>(fields);
 }
 
+/// Returns the type in which the model's linears and experts are multiplied, and its rate.
+NarrowProducts narrow_of(const Fields& model, const Fields& cost) {
+  const ProductType type = model_of(model).dtypes.products;
+  if (type == ProductType::kPlain) return {};
+  return {name_of(type), cost.number("fp8_flops_per_s")};
+}
+
 /// Returns the cost model under the cluster's stack, which scripts/moe/spec/stack.lua has checked.
 std::shared_ptr<const CostModel> under_stack(RooflineCost roofline, const Fields& cluster) {
   if (!cluster.has("stack")) return std::make_shared<RooflineCost>(std::move(roofline));
@@ -281,7 +288,8 @@ std::shared_ptr<const CostModel> under_stack(RooflineCost roofline, const Fields
     for (const nlohmann::json& row : rows) {
       const Fields further(row, "stack.ops." + op);
       stack.ops[op].push_back({further.text("of"), further.text("with", ""),
-                               further.number("kernels"), further.number("moves")});
+                               further.number("kernels"), further.number("moves"),
+                               further.text("products", "")});
     }
   }
   return std::make_shared<StackCost>(std::move(roofline), std::move(stack));
@@ -460,7 +468,8 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
     spec.cost = std::make_shared<NoTimes>(spec.cluster);
   } else {
     RooflineCost roofline(spec.cluster, spec.work, tables_of(fields.at("cluster")),
-                          offload_times_of(cost), fields.at("model").text("dtype", ""));
+                          offload_times_of(cost), fields.at("model").text("dtype", ""),
+                          narrow_of(fields.at("model"), cost));
     spec.cost = under_stack(std::move(roofline), fields.at("cluster"));
   }
   return spec;

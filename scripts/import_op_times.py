@@ -108,17 +108,15 @@ def table_of(op, dtype, names, weights, axes, grid, **about):
                      for n, a, w in zip(names, axes, weights)]}, grid
 
 
-def gemm(folder, dtype):
-    """GEMMs y [m,n] = x [m,k] w [n,k]^T by the library that PyTorch calls (bf16), or by vLLM's
-    kernel for one scale per tensor (fp8)."""
+def gemm(folder):
+    """GEMMs y [m,n] = x [m,k] w [n,k]^T by the library that PyTorch calls."""
     def rows_of(table, first):
-        rows = table[table.gemm_dtype == (BF16 if dtype == "bf16" else FP8)]
+        rows = table[table.gemm_dtype == BF16]
         return rows.assign(ns=rows.latency * 1e6)
     names, dropped = ["m", "n", "k"], {}
     axes, grids, about = by_framework(folder, "gemm", "gemm_perf.parquet", names, rows_of)
     grid = grids[0]
-    if dtype == "bf16" and len(grids) == 3:
-        # All three call the same library for bf16, but have kernels of their own for fp8.
+    if len(grids) == 3:
         a, b = grids[1:]
         off = (np.abs(a / b - 1) < 0.15) & (((grid > 1.3 * a) & (grid > 1.3 * b)) |
                                             ((1.3 * grid < a) & (1.3 * grid < b)))
@@ -126,8 +124,59 @@ def gemm(folder, dtype):
         grid = np.where(off, np.nan, grid)
     # A missing cell follows k more than n, and n more than m: their errors alone are 2.5%, 4.5% and
     # 4.5 to 6% in the median.
-    return table_of("gemm", dtype, names, [0.5, 1, 4], axes, grid, **about, dropped=dropped,
+    return table_of("gemm", "bf16", names, [0.5, 1, 4], axes, grid, **about, dropped=dropped,
                     spread=spread_of(grid, grids[1:]))
+
+
+# GEMMs in fp8, by table: whose rows, as the column gemm_dtype has them, and the times of the casts of
+# x that are part of them (aiconfigurator's collectors). fp8, a scale per tensor: finding the scale,
+# and the cast. fp8_block, DeepGEMM's kernel, a scale per 128 numbers of a row: a cast of a given
+# scale, as no table has theirs.
+FP8_ROWS = {
+    "fp8": ("trtllm", (("trtllm", "computescale"), ("trtllm", "scale_matrix"))),
+    "fp8_block": ("sglang", (("vllm", "scale_matrix"),)),
+}
+
+
+def gemm_fp8(folder, dtype, flops):
+    """The product alone. Rows with fewer than 128 rows of x are left out, since their casts take as
+    long as they do, as are those that would be quicker than the peak."""
+    framework, casts = FP8_ROWS[dtype]
+    rows, version = read(folder, "gemm", framework, "gemm_perf.parquet")
+    rows, dropped = rows[(rows.gemm_dtype == dtype) & (rows.n >= 128) & (rows.k >= 128)], {}
+    axes = [[2 ** i for i in range(7, 16)]] + [np.sort(rows[n].unique()) for n in "nk"]
+    rows = drop(rows, rows.m.isin(axes[0]), "m other than powers of 2 from 128 on", dropped)
+    ns = rows.latency * 1e6
+    for source, name in casts:
+        table = read(folder, "quantize", source, name + "_perf.parquet")[0]
+        table = table.groupby(["m", "k"]).latency.median().reset_index()
+        ns -= rows[["m", "k"]].merge(table, how="left").latency * 1e6
+    rows = drop(rows.assign(ns=ns), ns > 2e9 * rows.m * rows.n * rows.k / flops,
+                "quicker than the peak", dropped)
+    axes, grid = grid_of(rows, ["m", "n", "k"], axes)
+    return table_of("gemm", dtype, ["m", "n", "k"], [0.5, 1, 4], axes, grid, framework=framework,
+                    version=version, spread=0.0, dropped=dropped,
+                    kernel="/".join(sorted(rows.kernel_source.unique())) + " less its casts")
+
+
+# Gradients of weights, summed in f32, by DeepGEMM's kernel for them alone on an H800: out, in, tokens
+# and TFLOP/s. From pull request 95 of deepseek-ai/DeepGEMM (MIT), of whose rows for several experts
+# issue 107 there repeats the last two: rows of one expert of four.
+GRADIENTS = ((2112, 7168, 4096, 920), (24576, 1536, 4096, 986), (32768, 512, 4096, 878),
+             (7168, 16384, 4096, 994), (4096, 7168, 4096, 942), (7168, 2048, 4096, 920),
+             (2112, 7168, 8192, 1052), (24576, 1536, 8192, 1092), (32768, 512, 8192, 1014),
+             (4096, 7168, 8192, 1044), (7168, 2048, 8192, 1033))
+
+
+def gemm_dw_block():
+    """The gradient of a weight."""
+    names = ["m", "n", "k", "grad_bytes"]
+    rows = pandas.DataFrame([(m, n, k, 4, 2e-3 * m * n * k / tflops)
+                             for m, n, k, tflops in GRADIENTS], columns=[*names, "ns"])
+    axes, grid = grid_of(rows, names)
+    return table_of("gemm_dw", "fp8_block", names, [1, 1, 1, 1], axes, grid, framework="DeepGEMM",
+                    version="pull request 95", kernel="wgrad_gemm_fp8_fp8_fp32_nt on H800",
+                    dropped={}, spread=0.0)
 
 
 def attention(folder):
@@ -321,9 +370,11 @@ def write(name):
     folder, title, bf16, fp8, memory, link = GPUS[name]
     package = importlib.util.find_spec("aiconfigurator_core")
     data = pathlib.Path(package.submodule_search_locations[0]) / "systems" / "data" / folder
-    tables = [gemm(data, "bf16")] + ([gemm(data, "fp8")] if fp8 else [])
+    tables = [gemm(data)]
+    tables += [gemm_fp8(data, dtype, fp8) for dtype in FP8_ROWS if fp8]
     tables += [attention(data), latent_attention(data), *collectives(data), experts(name, data)]
     tables += deepep(name, data)
+    tables += [gemm_dw_block()] if name in ("h100", "h200") else []
     header = {"gpu": title, "source": PACKAGE,
               "licence": "Apache-2.0, Copyright (c) 2025-2026 NVIDIA CORPORATION & AFFILIATES",
               "peak_memory_bytes_per_s": memory, "peak_link_bytes_per_s": link}

@@ -163,6 +163,13 @@ struct OffloadTimes {
   std::optional<double> host_bytes_per_s;  // rate of copying experts from CPU memory, per device
 };
 
+/// In which type linears and experts are multiplied (NumberTypes::products) in place of that of
+/// their operands. "": in that.
+struct NarrowProducts {
+  std::string dtype;       // as tables name it
+  double flops_per_s = 0;  // where no table has a product
+};
+
 /// An op takes max(flops / rate, bytes / memory rate) + launch. With Device::op_times or
 /// step_times, matrix products of elements of two bytes (times of bf16) or four (of f32, or of tf32
 /// where that is the model's type) take their measured time (ProductTimes) + launch instead, if
@@ -183,9 +190,11 @@ class RooflineCost : public CostModel {
   /// Throws UserError for a cluster that check() refuses, for a device without rates, and for times
   /// out of range, naming "inference.<field>". dtype: the model's element type, of which
   /// Device::gemm_flops_per_s is the rate: "f16", "bf16", "f32" or "tf32" (f32 tensors).
+  /// narrow: products of linears and experts, forward and gradients but those of router and head,
+  /// take their times in this type, and read two operands of one byte per number.
   RooflineCost(Cluster cluster, WorkContext context,
                std::map<Collective, InterpolatedTable> tables = {}, OffloadTimes times = {},
-               std::string dtype = "");
+               std::string dtype = "", NarrowProducts narrow = {});
   Nanoseconds op_ns(const Graph& graph, OpId op) const override {
     return routed_ns(graph, op, {context_});
   }
@@ -201,6 +210,8 @@ class RooflineCost : public CostModel {
  protected:
   /// The share of Device::memory_bytes_per_s at which an op without products reads and writes.
   virtual double memory_share(const Graph&, OpId) const { return 1; }
+  /// Returns the type in which the op multiplies if that is not its operands'; else "".
+  std::string narrow_dtype(const Graph& graph, const Op& op, const MatrixWork& work) const;
 
  private:
   std::optional<Nanoseconds> offload_ns(const Graph& graph, OpId op,
@@ -217,12 +228,14 @@ class RooflineCost : public CostModel {
                                            const Work& work) const;
   std::optional<Measured> in_tables(const char* dtype, const Work& work) const;
   bool wide(const Graph& graph, const Op& op) const;
+  Work work_of(const Graph& graph, const Op& op, const WorkContext& context) const;
 
   Cluster cluster_;
   WorkContext context_;
   std::map<Collective, InterpolatedTable> tables_;
   OffloadTimes offload_times_;
   std::string dtype_;
+  NarrowProducts narrow_;
   ProductTimes products_;
   std::shared_ptr<const OpTables> collective_times_;  // null: none
 };

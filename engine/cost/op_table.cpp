@@ -102,7 +102,7 @@ double rows_s(std::span<const double> p, const PeakRates& peak) {
 }  // namespace
 
 double element_bytes_of(std::string_view dtype) {
-  if (dtype == "fp8") return 1;
+  if (dtype == "fp8" || dtype == "fp8_block") return 1;
   if (dtype == "bf16") return 2;
   return dtype == "f32" || dtype == "tf32" ? 4 : 0;
 }

@@ -17,8 +17,8 @@ namespace moe {
 
 class ExpertTable;
 
-/// Returns the bytes of an element of a table's type: "fp8", "bf16", "f32" or "tf32" (numbers of
-/// f32 that are multiplied as TF32); 0 for another.
+/// Returns the bytes of an element of a table's type: "fp8", "fp8_block" (with a scale per 128
+/// numbers), "bf16", "f32" or "tf32" (numbers of f32 that are multiplied as TF32); 0 for another.
 double element_bytes_of(std::string_view dtype);
 
 /// Sizes, rates and weights of tables are below this, so that no product of them overflows.

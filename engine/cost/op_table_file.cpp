@@ -213,7 +213,7 @@ void add_row(const CsvRow& row, const std::string& place, AllRows& all) {
   }
   const std::string dtype = row.text("dtype").empty() ? "bf16" : row.text("dtype");
   if (element_bytes_of(dtype) == 0) {
-    throw user_error("{}: dtype = '{}': give bf16, f32, tf32 or fp8", place, dtype);
+    throw user_error("{}: dtype = '{}': give bf16, f32, tf32, fp8 or fp8_block", place, dtype);
   }
   const double us = row.number("us", 1e-3);
   if (us > 1e10) throw user_error("{}: us = {}: give 0.001 to 1e10", place, us);

@@ -13,8 +13,9 @@ namespace moe {
 struct OpTimeQuery {
   /// "experts" or an op of measured_ops().
   std::string op;
-  /// "f16" (which takes the tables' times of bf16), "bf16", "f32", "tf32", "fp8": the type of which
-  /// Device::gemm_flops_per_s is the rate (0: there is none). Collectives do not read it.
+  /// "f16" (which takes the tables' times of bf16), "bf16", "f32", "tf32", "fp8", "fp8_block": the
+  /// type of which Device::gemm_flops_per_s is the rate (0: there is none). Collectives do not read
+  /// it.
   std::string dtype = "bf16";
   /// MeasuredOp::axes. experts: tokens of the whole expert-parallel group, hidden, inner, experts,
   /// k, ep. Collectives: ranks, bytes that a rank holds before the exchange (in an all-to-all with

@@ -129,9 +129,11 @@ std::optional<ProductTime> ProductTimes::alone_at(const MatrixWork& w,
   switch (w.kind) {
     case Kind::kNone:
       return std::nullopt;
-    case Kind::kGemm:
-      return scaled(in_tables(alone_.get(), {measured::kGemm, {w.m, w.n, w.k}}, dtype),
-                    step_ratio_);
+    case Kind::kGemm: {
+      auto found = in_tables(alone_.get(), product_point(w), dtype);
+      if (!found) found = in_tables(alone_.get(), {measured::kGemm, {w.m, w.n, w.k}}, dtype);
+      return scaled(found, step_ratio_);
+    }
     case Kind::kExperts: {
       auto found = scaled(alone_at(one_expert(w), dtype), w.experts);
       if (found && w.experts > 1) found->time.extrapolated = true;

@@ -23,10 +23,10 @@ struct ProductTime {
 /// The tables that a device names. A product takes, in this order:
 ///   its time in Device::step_times;
 ///   its time in Device::op_times, of a kernel that ran alone, times Device::step_ratio: the
-///     gradients of a GEMM are GEMMs of their sizes; products of experts take the sum of the times
-///     of one GEMM each with the rows of one expert, rounded up; attention, which runs as fast
-///     inside a step as alone, is not multiplied by step_ratio, and its backward takes
-///     Device::attention_backward times as long as its forward.
+///     gradients of a GEMM that have no table there are GEMMs of their sizes; products of experts
+///     take the sum of the times of one GEMM each with the rows of one expert, rounded up;
+///     attention, which runs as fast inside a step as alone, is not multiplied by step_ratio, and
+///     its backward takes Device::attention_backward times as long as its forward.
 class ProductTimes {
  public:
   ProductTimes() = default;

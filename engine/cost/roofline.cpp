@@ -83,12 +83,13 @@ std::string slow_op(const Device& device, const Work& work, const std::string& n
 
 RooflineCost::RooflineCost(Cluster cluster, WorkContext context,
                            std::map<Collective, InterpolatedTable> tables, OffloadTimes times,
-                           std::string dtype)
+                           std::string dtype, NarrowProducts narrow)
     : cluster_(std::move(cluster)),
       context_(context),
       tables_(std::move(tables)),
       offload_times_(times),
-      dtype_(std::move(dtype)) {
+      dtype_(std::move(dtype)),
+      narrow_(std::move(narrow)) {
   check(cluster_);
   check(offload_times_);
   products_ = ProductTimes(cluster_.device);
@@ -98,6 +99,7 @@ RooflineCost::RooflineCost(Cluster cluster, WorkContext context,
   require_rate("gemm_flops_per_s", cluster_.device.gemm_flops_per_s);
   require_rate("vector_flops_per_s", cluster_.device.vector_flops_per_s);
   require_rate("memory_bytes_per_s", cluster_.device.memory_bytes_per_s);
+  if (!narrow_.dtype.empty()) require_rate("gemm_flops_per_s.fp8", narrow_.flops_per_s);
 }
 
 Nanoseconds RooflineCost::routed_ns(const Graph& graph, OpId op, const RoutedWork& routed) const {
@@ -108,8 +110,11 @@ Nanoseconds RooflineCost::routed_ns(const Graph& graph, OpId op, const RoutedWor
   }
   if (const auto ns = offload_ns(graph, op, routed.work)) return *ns;
   const Device& device = cluster_.device;
-  const Work work = def.work(graph, graph.op(op), routed.work);
-  const double rate = work.gemm() ? device.gemm_flops_per_s : device.vector_flops_per_s;
+  const Work work = work_of(graph, graph.op(op), routed.work);
+  const bool narrow = !narrow_dtype(graph, graph.op(op), work.matrix).empty();
+  const double rate = !work.gemm() ? device.vector_flops_per_s
+                      : narrow     ? narrow_.flops_per_s
+                                   : device.gemm_flops_per_s;
   std::optional<Measured> found = measured_product(graph, graph.op(op), work);
   double product = found ? std::ceil(found->ns) : rounded_ns(work.flops, rate);
   if (!found && wide(graph, graph.op(op))) {
@@ -191,14 +196,47 @@ std::optional<RooflineCost::Measured> RooflineCost::measured_product(const Graph
   if (!work.gemm() || (products_.alone() == nullptr && products_.in_step() == nullptr)) {
     return std::nullopt;
   }
+  const std::string narrow = narrow_dtype(graph, op, work.matrix);
   const Bytes element = dtype_bytes(graph.tensor(op.inputs[0]).dtype);
   if (element != 2 && element != 4) return std::nullopt;
-  auto found = in_tables(element == 2 ? "bf16" : dtype_ == "tf32" ? "tf32" : "f32", work);
+  auto found = in_tables(!narrow.empty()    ? narrow.c_str()
+                         : element == 2     ? "bf16"
+                         : dtype_ == "tf32" ? "tf32"
+                                            : "f32",
+                         work);
   const double ratio = cluster_.device.op_times_ratio;
   if (ratio == 0) return found;
-  if (!found) found = in_tables("bf16", work);
+  if (!found && narrow.empty()) found = in_tables("bf16", work);
   if (found) found->ns *= ratio, found->extrapolated = true;
   return found;
+}
+
+std::string RooflineCost::narrow_dtype(const Graph& graph, const Op& op,
+                                       const MatrixWork& work) const {
+  using Kind = MatrixWork::Kind;
+  // Products of attention without a fused kernel are GEMMs, too, but none of rounded operands.
+  const bool linear =
+      work.kind == Kind::kExperts || (work.kind == Kind::kGemm && !graph.def(op).rounds.empty());
+  const bool kept = op.segment == Segment::kGate || op.segment == Segment::kHead;
+  return linear && !kept ? narrow_.dtype : "";
+}
+
+/// The op's work, of whose operands a product in fp8 reads copies of one byte per number.
+Work RooflineCost::work_of(const Graph& graph, const Op& op, const WorkContext& context) const {
+  Work work = graph.def(op).work(graph, op, context);
+  if (narrow_dtype(graph, op, work.matrix).empty()) return work;
+  double all = 0, saved = 0;
+  for (const auto* tensors : {&op.inputs, &op.outputs}) {
+    for (size_t i = 0; i < tensors->size(); ++i) {
+      if (!(*tensors)[i].valid()) continue;
+      const auto bytes = static_cast<double>(graph.bytes((*tensors)[i]));
+      const auto width = static_cast<double>(dtype_bytes(graph.tensor((*tensors)[i]).dtype));
+      all += bytes;
+      if (tensors == &op.inputs && i < 2) saved += bytes * (1 - 1 / width);
+    }
+  }
+  work.bytes *= 1 - saved / all;
+  return work;
 }
 
 /// Whether the op multiplies numbers of four bytes because the model's are so wide.
@@ -280,6 +318,10 @@ std::string RooflineCost::describe() const {
   if (slowdown.gemm > 1 || slowdown.memory > 1) {
     text += fmt::format(", compute beside them: GEMMs x{:g}, others x{:g}", slowdown.gemm,
                         slowdown.memory);
+  }
+  if (!narrow_.dtype.empty()) {
+    text += fmt::format(", linears and experts in {} (where no table has them {:g} TFLOP/s)",
+                        narrow_.dtype, narrow_.flops_per_s / 1e12);
   }
   for (const auto& [collective, table] : tables_) {
     text += fmt::format(", {} by table", collective_name(collective));

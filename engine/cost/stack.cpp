@@ -74,9 +74,12 @@ StackCost::Further StackCost::further(const Graph& graph, OpId id,
   Further sum;
   const auto found = stack_.ops.find(def.name);
   if (found == stack_.ops.end()) return sum;
-  const double share = moved_share(graph, op, def.work(graph, op, context).bytes);
+  const Work work = def.work(graph, op, context);
+  const std::string products = narrow_dtype(graph, op, work.matrix);
+  const double share = moved_share(graph, op, work.bytes);
   for (const FurtherKernels& further : found->second) {
     if (!further.with.empty() && !operand(def, op, further.with).valid()) continue;
+    if (!further.products.empty() && further.products != products) continue;
     double bytes = 0;
     if (further.of == FurtherKernels::kMasks) {
       const MaskProduct product = mask_product(graph, op);

@@ -14,7 +14,8 @@
 namespace moe {
 
 /// Kernels that run beside an op's own one and together read or write the operand `of` so many
-/// times; only for ops that have the operands `of` and, if it is given, `with`.
+/// times; only for ops that have the operands `of` and, if it is given, `with`, and that multiply
+/// in the type `products`, "fp8" or "fp8_block", if it is given.
 ///
 /// With `of` = kMasks, rows are not moved by an index: the op is a product with a mask of one
 /// number per token, expert and slot, at the rate of products, and the kernels make and read masks
@@ -23,6 +24,7 @@ struct FurtherKernels {
   static constexpr const char* kMasks = "masks";
   std::string of, with;
   double kernels = 0, moves = 0;
+  std::string products;
 };
 
 struct Stack {

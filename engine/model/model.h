@@ -103,12 +103,21 @@ constexpr std::array<const char*, 4> names_of(NumberType) {
   return {"plain", "f16", "bf16", "f32"};
 }
 
+/// The type in which linears and experts are multiplied, forward and gradients; weights' gradients
+/// are summed in their own type. kPlain: that of the activations. kFp8: fp8 with one scale per
+/// tensor. kFp8Block: with one per 128 numbers of a row, and per 128 x 128 of a weight (DeepSeek).
+enum class ProductType : uint8_t { kPlain, kFp8, kFp8Block };
+constexpr std::array<const char*, 3> names_of(ProductType) {
+  return {"plain", "fp8", "fp8_block"};
+}
+
 /// The types of what a parameter brings with it, beside ModelSpec::dtype of the activations.
 struct NumberTypes {
   NumberType weights = NumberType::kPlain;
-  NumberType gradients = NumberType::kPlain;  // as they are made, summed over ranks and kept
-  NumberType moments = NumberType::kPlain;    // the optimizer's states
-  bool master = false;                        // whether the updates have a copy of weights in f32
+  NumberType gradients = NumberType::kPlain;   // as they are made, summed over ranks and kept
+  NumberType moments = NumberType::kPlain;     // the optimizer's states
+  bool master = false;                         // whether the updates have a copy of weights in f32
+  ProductType products = ProductType::kPlain;  // of times alone: tensors stay as they are
 };
 constexpr auto fields_of(const NumberTypes*) {
   return field_table<NumberTypes>(
@@ -117,7 +126,10 @@ constexpr auto fields_of(const NumberTypes*) {
             "type of the gradients of parameters, as they are made, summed over ranks and kept"),
       field("moments", &NumberTypes::moments, "type of the optimizer's states"),
       field("master", &NumberTypes::master,
-            "whether the optimizer keeps a copy of the parameters in f32"));
+            "whether the optimizer keeps a copy of the parameters in f32"),
+      field("products", &NumberTypes::products,
+            "type in which linears and experts are multiplied, not router, head and attention; "
+            "fp8: one scale per tensor; fp8_block: per block of 128; simulated only"));
 }
 /// Returns the type that `type` stands for in a model with activations of type `activations`.
 DType dtype_of(NumberType type, DType activations);

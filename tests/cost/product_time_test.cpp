@@ -62,6 +62,17 @@ TEST_CASE("a product takes its time inside a step, else that alone times the dev
   CHECK(both.at(dw, "bf16")->time.ns > narrow);
 }
 
+TEST_CASE("a weight's gradient in fp8 takes its own table, where one was measured") {
+  MatrixWork dw = gemm_of(7168, 16384, 4096, Of::kDw);
+  dw.grad_bytes = 4;
+  const auto found = times("h100", "", 2).at(dw, "fp8_block");
+  REQUIRE(found);
+  CHECK(found->op == "gemm_dw");
+  const double flops = 2.0 * 7168 * 16384 * 4096;
+  CHECK(found->time.ns == Approx(2 * 1e9 * flops / 994e12).epsilon(1e-3));
+  CHECK(times("h100", "").at(dw, "bf16")->op == "gemm");
+}
+
 TEST_CASE("products of experts take the sum of their GEMMs where no table has them together") {
   const ProductTimes h100 = times("h100", "");
   const OpGrid& gemm = *h100.alone()->find("gemm", "bf16");

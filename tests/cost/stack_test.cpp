@@ -95,6 +95,20 @@ TEST_CASE("further kernels take a launch each and their passes, where the op has
   CHECK(more("y", "recv_begin") == 0);
 }
 
+TEST_CASE("casts to fp8 run where the op multiplies in that type, and not for the head") {
+  const Graph graph = step();
+  const auto casts = [&](OpId op, const char* dtype) {
+    const RooflineCost cost(node(), {}, {}, {}, "", {dtype, 1e12});
+    const Stack stack{.name = "s", .ops = {{"linear", {{"x", "", 2, 0, "fp8_block"}}}}};
+    return StackCost(cost, stack).op_ns(graph, op) - cost.op_ns(graph, op);
+  };
+  const OpId linear = first(graph, "linear");
+  CHECK(casts(linear, "fp8_block") == 2 * kLaunch);
+  CHECK(casts(linear, "fp8") == 0);
+  CHECK(casts(linear, "") == 0);
+  CHECK(casts(graph.find_op("head"), "fp8_block") == 0);
+}
+
 TEST_CASE("the host launches each kernel of an op, but not those of recorded graphs") {
   const Graph graph = step();
   const OpId gelu = first(graph, "gelu"), norm = first(graph, "layernorm");

@@ -215,6 +215,23 @@ test("a model states the types of its numbers by a set's name or one by one", fu
   end
   expect.equal(types "dtypes = 'megatron_bf16'", { "bf16", "bf16", "f32", true })
   expect.equal(types "dtypes = 'f16_16'", { "f16" })
+  local fp8 = DEVICE:gsub("gemm_flops_per_s = [^,]*", "gemm_flops_per_s = { bf16 = 9, fp8 = 18 }"
+    .. ", vector_flops_per_s = 1")
+  local function in_fp8(device, set)
+    return (cluster(device .. LINKS):gsub("experts_per_device", ("dtypes = '%s', %%0"):format(set),
+      1))
+  end
+  for set, products in pairs { megatron_fp8 = "fp8", megatron_fp8_block = "fp8_block" } do
+    local run = expect.runs(in_fp8(fp8, set)).plans[1]
+    expect.equal({ run.model.dtype, run.model.dtypes.products, run.cost.fp8_flops_per_s },
+      { "bf16", products, 18 })
+    expect.fails(in_fp8(DEVICE, set), 3, ("dtypes.products: '%s' has no rate"):format(products))
+  end
+  expect.plans([[
+local moe = require "moe"
+moe.train { ranks = 1, steps = 1, model = moe.model.gpt2_moe { layers = 2, hidden = 16, heads = 2,
+  seq = 8, batch = 1, experts = 2, dtypes = "megatron_fp8" } }]],
+    "recipe.lua:3: model.dtypes: products in fp8 are simulated only; ranks of the executor cpu")
   expect.equal(types "dtypes = { weights = 'bf16', master = true }",
     { "bf16", "bf16", "plain", true })
   expect.equal(types "dtype = 'f32'", { "f32" })
@@ -251,8 +268,8 @@ test("a cluster has a built-in stack or one of its own, of ops and operands that
   expect.equal({ c.stack.name, c.stack.host_launch_us, c.stack.ops.gelu[1].moves },
     { "of the recipe", 3, 3 })
   expect.fails(plan "'eager'", 4, "cluster.stack: 'eager' is not allowed; give one of: "
-    .. "deepspeed_2021, eager_2021, megatron, raf_2023, tutel_2022")
-  expect.fails(plan "3", 4, "cluster.stack: 3 is not allowed; give one of: deepspeed_2021, eager")
+    .. "deepseek, deepspeed_2021, eager_2021, fused, megatron, ours, raf_2023, tutel_2022")
+  expect.fails(plan "3", 4, "cluster.stack: 3 is not allowed; give one of: deepseek, deepspeed_")
   expect.fails(plan "{ host_launch_us = 3, ops = {} }", 4, "cluster.stack.host_op_us: is missing")
   expect.fails(own "{ gelo = {} }", 4, "cluster.stack.ops: unknown key 'gelo'",
     "Did you mean 'gelu'?")

@@ -71,6 +71,40 @@ TEST_CASE("with measured op times, products take their table's time and a launch
   CHECK(ns("b0.attn.core.dx") == table_ns("attention", sizes, 2.9));
 }
 
+TEST_CASE("linears and experts take their times in fp8, gate, head and attention those of bf16") {
+  const Graph graph = step_of(DType::kBF16);
+  const RooflineCost wide(measured_node(), {});
+  for (const char* const dtype : {"fp8", "fp8_block"}) {
+    CAPTURE(dtype);
+    const RooflineCost narrow(measured_node(), {}, {}, {}, "bf16", {dtype, 2e9});
+    const auto ns = [&](const char* op) { return narrow.op_ns(graph, named(graph, op)) - 3000; };
+    const OpGrid& gemm = *OpTables::open(kFile)->find("gemm", dtype);
+    const auto rows = static_cast<double>(kRows), h = static_cast<double>(kHidden);
+    CHECK(ns("b0.attn.qkv") == std::ceil(gemm.at(std::array{rows, 3 * h, h}).ns));
+    CHECK(ns("b0.attn.qkv.dx") == std::ceil(gemm.at(std::array{rows, h, 3 * h}).ns));
+    CHECK_THAT(narrow.describe(), Catch::Contains(fmt::format("linears and experts in {}", dtype)));
+    size_t experts = 0;
+    for (size_t i = 0; i < graph.num_ops(); ++i) {
+      const OpId op(i);
+      INFO(graph.op(op).name);
+      const Segment segment = graph.op(op).segment;
+      const std::string_view kind = graph.def(op).name;
+      const bool linear =
+          kind.starts_with("linear") && segment != Segment::kHead && segment != Segment::kGate;
+      const bool expert = kind.starts_with("expert_linear");
+      if (!linear && !expert) CHECK(narrow.op_ns(graph, op) == wide.op_ns(graph, op));
+      experts += expert && narrow.op_ns(graph, op) != wide.op_ns(graph, op) ? 1 : 0;
+    }
+    CHECK(experts > 0);
+    // Without tables by the rate of fp8, and operands of one byte.
+    const RooflineCost rates(slow_node(), {}, {}, {}, "bf16", {dtype, 2e9});
+    CHECK(rates.op_ns(graph, named(graph, "b0.attn.qkv")) ==
+          static_cast<Nanoseconds>(rows * 3 * h * h) + 3000);
+  }
+  CHECK_THROWS_WITH(RooflineCost(slow_node(), {}, {}, {}, "bf16", {"fp8", 0}),
+                    Catch::Contains("gemm_flops_per_s.fp8"));
+}
+
 TEST_CASE("attention of grouped queries takes the time of its heads, a window its share of it") {
   const auto ns = [](const std::string& attrs) {
     const Graph graph = parse_graph(R"(

@@ -37,6 +37,7 @@ local HOPPER = { f32 = 67e12, tf32 = 494.7e12, bf16 = 989e12, f16 = 989e12, fp8 
 -- 10th and the 90th percentile. Blackwell: 514 GEMMs (scripts/import_simumax.py). Hopper: 87 GEMMs
 -- in a loop (scripts/import_gpu_steps.py); under them the SM clock falls from 1,980 to 1,545 MHz in
 -- the median at the limit of 700 W. GPUs without such measurements of their own kind have none.
+-- In fp8 nothing is measured inside a step: there the ratio of bf16 is taken.
 local BLACKWELL_STEP = { 1.39, 1.11, 1.63, on = "B200",
   source = "SimuMax's measurements (scripts/import_simumax.py)" }
 local HOPPER_STEP = { 1.13, 1.00, 1.31, on = "H200",
@@ -52,13 +53,13 @@ local GPUS = {
     nvlink = 450e9, nvlink_share = { 0.71, 0.6, 0.8 }, nvlink_gpus = 8, in_switch = true,
     all_reduce_us = 11.6 },
   h200 = { name = "H200 SXM", flops = HOPPER, gemm_share = { 0.70, 0.5, 0.85 }, vector = 67e12,
-    step_times = "h200_step",
+    step_times = "h200_step", step_ratio = HOPPER_STEP,  -- of fp8
     memory = 4.8e12, memory_share = { 0.85, 0.75, 0.9 }, memory_bytes = 141e9,
     nvlink = 450e9, nvlink_share = { 0.71, 0.6, 0.8 }, nvlink_gpus = 8, in_switch = true,
     all_reduce_us = 12.8 },
   b200 = { name = "B200", gemm_share = { 0.60, 0.45, 0.85 }, vector = 75e12,
     flops = { f32 = 75e12, tf32 = 1125e12, bf16 = 2250e12, f16 = 2250e12, fp8 = 4500e12 },
-    step_times = "b200_step",
+    step_times = "b200_step", step_ratio = BLACKWELL_STEP,  -- of fp8
     memory = 8e12, memory_share = { 0.82, 0.7, 0.9 }, memory_bytes = 180e9,
     nvlink = 900e9, nvlink_share = { 0.63, 0.5, 0.75 }, nvlink_gpus = 8, in_switch = true,
     all_reduce_us = 21.2 },

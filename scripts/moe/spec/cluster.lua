@@ -32,7 +32,8 @@ M.DTYPES = dtypes.DTYPES
 --- models on the cluster have.
 M.GEMM_RATES = { f32 = rate "float32, without tensor cores",
   tf32 = rate "float32 numbers multiplied as TF32 by tensor cores: a model's dtype = 'tf32'",
-  bf16 = rate "bfloat16", f16 = rate "float16", fp8 = rate "8-bit floats, only for moe.op_time" }
+  bf16 = rate "bfloat16", f16 = rate "float16",
+  fp8 = rate "8-bit floats: the products of a model's dtypes = 'megatron_fp8', and moe.op_time" }
 -- Returns a field of rates of matrix products.
 local function gemm_rates(doc)
   return { by = M.GEMM_RATES, as = "number|moe.Assumed|moe.GemmRates", doc = doc .. ": by element "
@@ -348,6 +349,7 @@ end
 -- Returns the device's rate of matrix products of this element type, or nil and why there is none.
 local function rate_of(cluster, dtype)
   local rates, device = cluster.device.gemm_flops_per_s, cluster.device.name or "the device"
+  if dtype == "fp8_block" then dtype = "fp8" end
   if type(rates) == "table" then
     return rates[dtype], ("has no rate on %s (%s), which has %s"):format(device, cluster.name,
       table.concat(schema.keys_of(rates), ", "))
@@ -378,6 +380,15 @@ function M.plain(cluster, dtype, key, at, tables)
   out.device = schema.merged(out.device, { gemm_flops_per_s = gemm or 0 })
   out.device.op_times_ratio = (cluster.device.op_times_ratio or {})[dtype]
   return out
+end
+
+--- Returns the device's rate of products in fp8 for a model with these dtypes, nil for one without
+--- such products. Raises a user error, on `key` at the line `at`, if the device has no such rate.
+function M.fp8_rate(cluster, dtypes_of, key, at)
+  if (dtypes_of.products or "plain") == "plain" then return nil end
+  local rate_found, why = rate_of(cluster, dtypes_of.products)
+  if rate_found then return rate_found end
+  errors.user(("%s.products: '%s' %s"):format(key, dtypes_of.products, why), at, key)
 end
 
 --- Returns the cluster as the table that the core takes, for times of transfers alone: its device

@@ -14,6 +14,12 @@ M.SETS = {
     master = true, doc = "Megatron's: gradients, master copy and moments in f32" },
   megatron_bf16_reduce_bf16 = { activations = "bf16", weights = "bf16", gradients = "bf16",
     moments = "f32", master = true, doc = "the same with grad_reduce_in_bf16" },
+  megatron_fp8 = { activations = "bf16", weights = "bf16", gradients = "f32", moments = "f32",
+    master = true, products = "fp8", doc = "megatron_bf16 with linears and experts in fp8, one "
+    .. "scale per tensor" },
+  megatron_fp8_block = { activations = "bf16", weights = "bf16", gradients = "f32",
+    moments = "f32", master = true, products = "fp8_block",
+    doc = "the same with a scale per block of 128, as DeepSeek-V3" },
   bf16_f32 = { activations = "bf16", doc = "parameters and states in f32; what dtype = 'bf16' says "
     .. "and ranks with precision = 'bf16' have" },
   f16_16 = { activations = "f16", doc = "all in f16; what dtype = 'f16' says" },
@@ -48,7 +54,7 @@ end
 function M.name_of(dtype, dtypes)
   for name, set in pairs(M.SETS) do
     local same = set.activations == dtype
-    for _, key in ipairs { "weights", "gradients", "moments" } do
+    for _, key in ipairs { "weights", "gradients", "moments", "products" } do
       same = same and (set[key] or "plain") == (dtypes[key] or "plain")
     end
     if same and (set.master or false) == (dtypes.master or false) then return name end

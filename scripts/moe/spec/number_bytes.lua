@@ -46,7 +46,7 @@ function M.lines(runs)
     if row and type(o) == "table" and row.states[o.name] then
       local types = not run.precision and p.dtypes or {}
       local key = table.concat({ dtype, o.name, types.weights or "", types.gradients or "",
-        types.moments or "", tostring(types.master) }, " ")
+        types.moments or "", tostring(types.master), types.products or "" }, " ")
       local kind = by_key[key] or { dtype, o.name, {}, types }
       if not by_key[key] then by_key[key], kinds[#kinds + 1] = kind, kind end
       for _, stage in ipairs(run.stages or {}) do table.insert(kind[3], stage) end

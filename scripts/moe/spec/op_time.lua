@@ -32,13 +32,15 @@ local SIZES = {
   combine = { "nodes", "sms", "tokens", "hidden", "topk" },
 }
 
+local DTYPES = schema.keys_of(schema.merged(cluster_lib.GEMM_RATES, { fp8_block = true }))
 local ANY = {
   cluster = { type = "cluster", required = true, doc = "moe.cluster" },
   op = { type = "string", as = "string", enum = schema.keys_of(SIZES), required = true,
     doc = "the op, one of: " .. table.concat(schema.keys_of(SIZES), ", ") },
-  dtype = { type = "string", enum = schema.keys_of(cluster_lib.GEMM_RATES),
-    doc = "element type; default: that of the cluster's rates or bf16, of dispatch fp8; "
-      .. "collectives are of bytes and do not read it" },
+  dtype = { type = "string", enum = DTYPES,
+    doc = "element type; fp8: one scale per tensor, fp8_block: per 128 numbers; default: that "
+      .. "of the cluster's rates or bf16, of dispatch fp8; collectives are of bytes and do not "
+      .. "read it" },
 }
 local BYTES = { ranks = size "number of ranks",
   bytes = size("bytes that a rank holds before the exchange, in an all-to-all with its own part; "

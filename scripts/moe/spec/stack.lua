@@ -21,6 +21,8 @@ local function of_op(row)
       doc = "the operand that they move; masks: the op is a product with masks of one number per "
         .. "token, expert and slot, unless its rows are packed" },
     with = { type = "string", enum = row.operands, doc = "only ops that have this operand, too" },
+    products = { type = "string", enum = { "fp8", "fp8_block" },
+      doc = "only where the op multiplies in this type: casts of its operands" },
     kernels = number(1e4, "how many"),
     moves = number(1e6, "how many times they together read or write the operand"),
   } } }

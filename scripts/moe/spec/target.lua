@@ -94,7 +94,8 @@ function M.cluster_spec(model, cluster, optimizer, ends)
     cluster = cluster_lib.plain(cluster, spec.model.dtype, model.path .. ".dtype", model.at),
     fill = model_lib.fill(model, spec.model),
     sample = not model.fill,
-    cost = { kind = "roofline" }, element_bytes = 0 })
+    cost = { kind = "roofline", fp8_flops_per_s = cluster_lib.fp8_rate(cluster, spec.model.dtypes,
+      model.path .. ".dtypes", model.at) }, element_bytes = 0 })
 end
 
 --- Returns the specification for execution in `precision`, which overrides the model's dtype: bf16
@@ -112,6 +113,11 @@ end
 --- are used only if no op is profiled, and then no predicted time is reported.
 function M.real_spec(executor, model, ranks, link, optimizer, precision)
   local spec = model_lib.resolve(model, ranks, "pure_f32")
+  if (spec.model.dtypes.products or "plain") ~= "plain" then
+    errors.user(("%s.dtypes: products in %s are simulated only; ranks of the executor %s have no "
+      .. "kernels for them; give other dtypes"):format(model.path, spec.model.dtypes.products,
+      executor), model.at, model.path .. ".dtypes")
+  end
   local wire = link or { bytes_per_s = 1e12, latency_us = 0 }
   local per_node = wire.devices_per_node or 1
   if ranks % per_node ~= 0 then

@@ -3,9 +3,20 @@
 --
 -- Kernels and passes are counted in the sources: megatron/core/transformer (attention.py,
 -- moe/router.py, moe/moe_utils.py, moe/token_dispatcher.py), megatron/core/fusions, Transformer
--- Engine (pytorch/permutation.py, triton/permutation.py). A pass reads or writes an operand once.
--- What the op here does itself in its one kernel is left out. Nothing here is fitted to the time of
--- a step.
+-- Engine (pytorch/module/linear.py and grouped_linear.py, pytorch/permutation.py,
+-- triton/permutation.py). A pass reads or writes an operand once. What the op here does itself in
+-- its one kernel is left out. Nothing here is fitted to the time of a step.
+--
+-- In fp8 one kernel reads an operand and writes it twice, along both axes, for the product and for
+-- the gradient of the weights; weights are cast once per micro-batch.
+local function casts(own, operand, weights)
+  for _, products in ipairs { "fp8", "fp8_block" } do
+    own[#own + 1] = { of = operand, kernels = 1, moves = 2, products = products }
+    if weights then own[#own + 1] = { of = "w", kernels = 1, moves = 2, products = products } end
+  end
+  return own
+end
+
 return function(assumed)
   return {
     doc = "Megatron-LM of 2025 with Transformer Engine, fused permutation and no recorded graphs",
@@ -28,8 +39,9 @@ return function(assumed)
     ops = {
       -- The residual is added by a kernel of its own (fused_bias_dropout.py): it reads the result
       -- and writes the sum; the op here has read the residual.
-      linear = { { of = "residual", kernels = 1, moves = 2 } },
-      linear_dx = { { of = "acc", kernels = 1, moves = 2 } },
+      linear = casts({ { of = "residual", kernels = 1, moves = 2 } }, "x", true),
+      linear_dx = casts({ { of = "acc", kernels = 1, moves = 2 } }, "dy"),
+      expert_linear = casts({}, "x", true), expert_linear_dx = casts({}, "dy"),
       -- softmax, topk, scatter of probabilities and map, sums for the balance loss, histogram,
       -- cumsum, masks: kernels on [tokens, experts], in fp32.
       gate = { { of = "probs", kernels = 16, moves = 12 } },
