@@ -50,6 +50,9 @@ struct AdamwRates {
   double beta1, beta2, eps, lr, weight_decay;
 };
 
+/// Scratch of the kernel square_sum, in numbers.
+constexpr int64_t kSquareSums = 1024;
+
 /// The form of a gated activation: y = silu * (u + offset), where silu = g / (1 + exp(-alpha g)), g
 /// is the gate but at most `limit`, and u is the other operand within +-limit.
 struct GatedForm {
@@ -353,6 +356,11 @@ struct KernelTable {
   /// recording of the call can use another step number. Factors that depend on t are in double.
   void (*adamw)(W* w, W* m, W* v, const W* g, const AdamwRates& rates, const int64_t* step,
                 int64_t n, Stream);
+
+  /// *sum = *acc + factor * the sum of the squares of x [n]. `work` [kSquareSums]: scratch.
+  void (*square_sum)(W* sum, const W* x, const W* acc, W factor, W* work, int64_t n, Stream);
+  /// y = x * min(1, limit / (sqrt(*square_sum) + 1e-6)), as PyTorch's clip_grad_norm_.
+  void (*clip)(W* y, const W* x, const W* square_sum, W limit, int64_t n, Stream);
 
   /// y = a + b.
   void (*add)(T* y, const T* a, const T* b, int64_t n, Stream);

@@ -251,15 +251,31 @@ struct Model : ModelSpec {
 };
 using ModelPtr = std::shared_ptr<const Model>;
 
+/// Gradients are multiplied by min(1, norm / (n + 1e-6)), where n is the Euclidean norm of all
+/// gradients together, of all ranks' experts too (PyTorch's clip_grad_norm_).
+struct GradientClip {
+  double norm = 0;  // 0 means never
+};
+constexpr auto fields_of(const GradientClip*) {
+  return field_table<GradientClip>(
+      field(
+          "clip_norm", &GradientClip::norm,
+          "largest Euclidean norm of all gradients together, to which they are scaled down before "
+          "the updates; 0: none")
+          .from(0, 1e38));
+}
+
 struct Sgd {
   double lr = 0.1;
   double momentum = 0.9;
+  GradientClip clip = {};
 };
 constexpr auto fields_of(const Sgd*) {
   return field_table<Sgd>(
       field("lr", &Sgd::lr, "learning rate").from(0, 1e38),
       field("momentum", &Sgd::momentum, "share of the last update that is added to the next")
-          .from(0, 1));
+          .from(0, 1),
+      inlined("", &Sgd::clip));
 }
 
 /// AdamW. The weight decay, multiplied by lr, applies to tensors with two or more axes (not
@@ -267,6 +283,7 @@ constexpr auto fields_of(const Sgd*) {
 struct Adamw {
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
+  GradientClip clip = {};
 };
 constexpr auto fields_of(const Adamw*) {
   constexpr double kBelowOne = 1 - 0x1p-24;  // the largest value below 1 in float
@@ -277,10 +294,14 @@ constexpr auto fields_of(const Adamw*) {
       field("eps", &Adamw::eps, "added to the square root of the mean of squared gradients")
           .from(1e-30, 1),
       field("weight_decay", &Adamw::weight_decay, "decay of matrices and tables, multiplied by lr")
-          .from(0, 1e6));
+          .from(0, 1e6),
+      inlined("", &Adamw::clip));
 }
 
 using OptimizerSpec = std::variant<Sgd, Adamw>;
+inline double clip_norm(const OptimizerSpec& optimizer) {
+  return std::visit([](const auto& o) { return o.clip.norm; }, optimizer);
+}
 
 /// What a gate, built-in or from Lua, declares for the graph: plain values, not its function.
 struct GateSpec {

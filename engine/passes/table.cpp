@@ -23,8 +23,8 @@ using GraphPass = Graph(Graph graph, const PassContext& context);
 using SchedulePass = Schedule(const Graph& graph, Schedule schedule, const PassContext& context);
 // clang-format off
 #define MOE_GRAPH_PASSES(X) \
-  X(capacity_pipeline) X(fastermoe_pipeline) X(hierarchical_a2a) X(irregular_a2a) \
-  X(lina_inference) X(micro_ops) X(partition) X(pipemoe) X(used_rows) X(zero)
+  X(capacity_pipeline) X(clip_gradients) X(fastermoe_pipeline) X(hierarchical_a2a) \
+  X(irregular_a2a) X(lina_inference) X(micro_ops) X(partition) X(pipemoe) X(used_rows) X(zero)
 #define MOE_SCHEDULE_PASSES(X) \
   X(blocking_a2a) X(chunked) X(dw_schedule) X(fixed) X(priority) X(serial)
 // clang-format on
@@ -283,6 +283,12 @@ const std::vector<PassDef>& other_passes() {
        .transform = zero,
        .rehearsed = true,
        .states_note = "sharded where zero = 1"},
+      // After zero, whose slices it measures, and which looks for updates that read sums.
+      {.name = "clip_gradients",
+       .kind = StageKind::kStep,
+       .doc = "scales gradients down to the optimizer's clip_norm",
+       .transform = clip_gradients,
+       .runs = [](const StepSpec& step) { return trains(step) && clip_norm(step.optimizer) > 0; }},
       // The backward exists already and is not cut; it reads the joined outputs.
       {.name = "partition",
        .kind = StageKind::kStep,

@@ -171,6 +171,23 @@ void sgd(float* w, float* v, const float* g, float lr, float momentum, int64_t n
   });
 }
 
+void square_sum(float* sum, const float* x, const float* acc, float factor, float*, int64_t n,
+                Stream) {
+  constexpr int64_t kRun = 4096;  // the most numbers that are added up in float
+  double squares = 0;
+  for (int64_t i = 0; i < n; i += kRun) {
+    squares += sum_of(std::min(kRun, n - i), [&](int64_t j, auto lanes) {
+      return load(x + i + j, lanes) * load(x + i + j, lanes);
+    });
+  }
+  *sum = (acc != nullptr ? *acc : 0.0F) + static_cast<float>(factor * squares);
+}
+
+void clip(float* y, const float* x, const float* square_sum, float limit, int64_t n, Stream) {
+  const float factor = std::min(1.0F, limit / (std::sqrt(*square_sum) + 1e-6F));
+  each_vec(n, [&](int64_t i, auto lanes) { store(y + i, load(x + i, lanes) * factor, lanes); });
+}
+
 void adamw(float* w, float* m, float* v, const float* g, const AdamwRates& a, const int64_t* step,
            int64_t n, Stream) {
   const AdamwFactors f = adamw_factors(a, *step + 1);
@@ -242,6 +259,8 @@ void set_elementwise(KernelTable<float>& table) noexcept {
   table.mul = mul;
   table.row_dot = row_dot;
   table.sgd = sgd;
+  table.square_sum = square_sum;
+  table.clip = clip;
   table.adamw = adamw;
   table.add = add;
   table.sum_n = sum_n;

@@ -619,6 +619,18 @@ void sgd(double* w, double* v, const double* g, double lr, double momentum, int6
   }
 }
 
+void square_sum(double* sum, const double* x, const double* acc, double factor, double*, int64_t n,
+                Stream) {
+  double squares = 0;
+  for (int64_t i = 0; i < n; ++i) squares += x[i] * x[i];
+  *sum = (acc != nullptr ? *acc : 0) + factor * squares;
+}
+
+void clip(double* y, const double* x, const double* square_sum, double limit, int64_t n, Stream) {
+  const double factor = std::min(1.0, limit / (std::sqrt(*square_sum) + 1e-6));
+  for (int64_t i = 0; i < n; ++i) y[i] = x[i] * factor;
+}
+
 void add(double* y, const double* a, const double* b, int64_t n, Stream) {
   for (int64_t i = 0; i < n; ++i) y[i] = a[i] + b[i];
 }
@@ -704,6 +716,8 @@ const KernelTable<double>& reference_table() {
       .z_loss = z_loss,
       .sgd = sgd,
       .adamw = adamw,
+      .square_sum = square_sum,
+      .clip = clip,
       .add = add,
       .sum_n = sum_n,
       .round = round,

@@ -54,6 +54,8 @@ Function<&Floats::rope_angles> rope_angles;
 
 Function<&Floats::sgd> sgd;
 Function<&Floats::adamw> adamw;
+Function<&Floats::square_sum> square_sum;
+Function<&Floats::clip> clip;
 
 Function<&Floats::round> round_exact;
 MixedFunction<&Mixed::round> round_mixed;

@@ -63,6 +63,8 @@ const KernelTable<float>& table() {
     all.rope_angles = rope_angles;
     all.sgd = sgd;
     all.adamw = adamw;
+    all.square_sum = square_sum;
+    all.clip = clip;
     all.round = round_exact;
     return all;
   }();

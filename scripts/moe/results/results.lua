@@ -8,6 +8,7 @@ local errors = require "moe.base.errors"
 local journal = require "moe.run.journal"
 local paired = require "moe.results.paired"
 local result_shape = require "moe.results.result_shape"
+local rates = require "moe.spec.rates"
 local schema = require "moe.base.schema"
 local values = require "moe.base.values"
 
@@ -147,6 +148,7 @@ for _, row in ipairs(M.SIMULATED) do
   local maybe = name == "forward_ms" or name == "median_ms"  -- executed runs have not all
   ROWS[#ROWS + 1] = { name, maybe and kind .. "?" or kind, doc }
 end
+for _, row in ipairs(rates.ROWS) do ROWS[#ROWS + 1] = row end
 schema.record("assumed routing", "run.assumed_routing", "what simulations and predictions assume "
   .. "of the routing", {
     { "choices_of", "string?", "the workload or trace whose choices replace the gate" },

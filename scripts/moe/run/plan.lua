@@ -4,6 +4,7 @@ local errors = require "moe.base.errors"
 local grid_lib = require "moe.spec.grid"
 local explain = require "moe.run.explain"
 local number_bytes = require "moe.spec.number_bytes"
+local rates = require "moe.spec.rates"
 local results = require "moe.results.results"
 local schema = require "moe.base.schema"
 local settings = require "moe.run.settings"
@@ -115,7 +116,7 @@ schema.record("sim result", "sim",
       "the metrics predicted from ops that run alone, before the rehearsal" },
     { "placements", "moe.LayerPlacement[][]?",
       "indexed by step and layer, if the model has a placement policy" },
-    results.SIMULATED }, schema.declared "metrics")
+    rates.ROWS, results.SIMULATED }, schema.declared "metrics")
 
 schema.record("layer placement", "placement", "where the experts of a layer are in a step", {
   { "owners", "integer[]", "for each expert the device that owns it" },
@@ -252,6 +253,8 @@ function M.plan(t)
   local made = target.plan(spec, c.system)
   local held = { steps = 1, timelines = made.sim.timelines }  -- timelines of steps 1 to `steps`
   made.sim.timelines = nil
+  made.sim = schema.merged(made.sim, rates.of(c.model, spec, system_lib.cluster_of(c.system,
+    c.cluster), made.sim.iteration_ms))
   if made.oom then core.warn("moe.plan: OOM: " .. made.sim.misfit) end
   if M.heads then
     M.heads[#M.heads + 1] = { system = c.system.name, parameters = spec.model,

@@ -2,6 +2,7 @@
 local core = require "moe.core"
 local jobs_lib = require "moe.run.jobs"
 local progress = require "moe.run.progress"
+local rates = require "moe.spec.rates"
 local record = require "moe.run.record"
 local schema = require "moe.base.schema"
 local session = require "moe.run.session"
@@ -17,7 +18,7 @@ function M.record(name, job, outcome)
   local run = schema.merged(record.of_job(name, job), outcome)
   run.point, run.provenance, run.assumed = job.case.point, "simulated", job.assumed
   run.executor = job.spec.simulate.executor or "simulate"
-  return run
+  return schema.merged(run, rates.of(job.case.model, job.spec, job.case.cluster, run.iteration_ms))
 end
 
 --- Simulates a job with constants at the ends of their bands, and returns its record. ends: name of

@@ -187,6 +187,7 @@ local function resolve(t, path, at, ends, own)
       d .. ".op_times", at)
     c.device.step_times = checked_gpu(c.device.step_times, IN_STEP, PRODUCTS,
       d .. ".step_times", at)
+    c.peak_gemm = c.device.peak_gemm_flops_per_s
     achieve(c.device, "gemm_flops_per_s", d, at)
     achieve(c.device, "memory_bytes_per_s", d, at)
     local gemm = c.device.gemm_flops_per_s

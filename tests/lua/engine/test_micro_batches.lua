@@ -5,10 +5,10 @@ local test = require "test"
 
 local HEAD = [[
 local moe = require 'moe'
-local function run(m, ranks, micro, system)
+local function run(m, ranks, micro, system, clip_norm)
   return moe.train { model = m, ranks = ranks, steps = 3, precision = 'f64', system = system,
-    init = 'reference', tokens = 'reference', optimizer = { name = 'adamw' },
-    grid = moe.grid { micro_batches = micro } }
+    init = 'reference', tokens = 'reference', grid = moe.grid { micro_batches = micro },
+    optimizer = { name = 'adamw', clip_norm = clip_norm } }
 end
 local function apart(a, b)
   local worst = 0
@@ -67,6 +67,33 @@ local m = moe.model.mixtral_8x7b { vocab = 96, layers = 2, hidden = 16, heads = 
   ffn = 24, expert_ffn = 24, seq = 8, batch_per_device = 1, experts = 4, k = 2, ep = 1,
   capacity = 'none' }
 assert(apart(run(m, 1, 8, SYSTEMS.plain), run(m, 2, 4, SYSTEMS.megatron)) < 1e-9)
+]])
+end)
+
+test("gradients are scaled down to a norm of all ranks' gradients together", function()
+  expect.plans(HEAD .. [[
+local function model(ep)
+  return moe.model.gpt2_moe { vocab = 96, layers = 4, hidden = 16, heads = 2, seq = 8, ep = ep,
+    batch_per_device = 2, experts = 4, gate = 'switch', capacity_factor = 1 }
+end
+local function norm(result)
+  local sum = 0
+  for _, l2 in pairs(result.grad_l2) do sum = sum + l2 ^ 2 end
+  return math.sqrt(sum)
+end
+local free = run(model(1), 1, 4, SYSTEMS.plain)
+local limit = norm(free) / 3
+local one = run(model(1), 1, 4, SYSTEMS.plain, limit)
+assert(math.abs(norm(one) / limit - 1) < 1e-5, norm(one) .. ' ' .. limit)
+for _, system in ipairs { SYSTEMS.plain, SYSTEMS.lancet, SYSTEMS.recompute, SYSTEMS.megatron,
+  SYSTEMS.prophet } do
+  for ep = system == SYSTEMS.prophet and 2 or 1, 2 do
+    local d = apart(one, run(model(ep), 2, 2, system, limit))
+    assert(d < 1e-9, system.name .. ' ' .. ep .. ': ' .. d)
+  end
+end
+assert(apart(one, run(model(2), 2, 2, SYSTEMS.llep, limit)) < 1e-9)
+assert(apart(free, run(model(1), 1, 4, SYSTEMS.plain, limit * 6)) < 1e-9)
 ]])
 end)
 

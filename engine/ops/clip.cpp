@@ -1,0 +1,81 @@
+// The gradients' norm, and their scaling by it before the updates (GradientClip).
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+constexpr int kMaxTensors = 1 << 16;
+
+std::vector<TensorSpec> infer_sum(const Graph& g, const Op& op) {
+  for (size_t i = 0; i < op.inputs.size(); ++i) expect_matrix(g, op, i, 1);
+  return {{{1}, wide_dtype(arg(g, op, 0).dtype)}};
+}
+
+Work work_sum(const Graph& g, const Op& op, const WorkContext&) {
+  double numbers = 0;
+  for (const TensorId t : op.inputs)
+    numbers += static_cast<double>(num_elements(g.tensor(t).shape));
+  return {.flops = 2 * numbers, .bytes = io_bytes(g, op)};
+}
+
+constexpr auto run_sum = []<class T>(const KernelCall<T>& c) {
+  using W = kernels::Wide<T>;
+  const auto factor = static_cast<W>(attr_double(c.op, "factor", 1));
+  for (size_t i = 0; i < c.op.inputs.size(); ++i) {
+    W* const sum = c.wide_out(0);
+    c.k.square_sum(sum, c.wide(i), i == 0 ? nullptr : sum, factor, static_cast<W*>(c.scratch),
+                   num_elements(c.in_shape(i)), c.stream);
+  }
+};
+
+Bytes scratch_sum(const Graph&, const Op&, Bytes elem_bytes) {
+  return kernels::kSquareSums * std::max<Bytes>(elem_bytes, sizeof(float));
+}
+
+std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  expect_shape(g, op, 0, {1});
+  std::vector<TensorSpec> specs;
+  for (size_t i = 1; i < op.inputs.size(); ++i) {
+    specs.push_back({expect_matrix(g, op, i, 1), arg(g, op, i).dtype});
+  }
+  return specs;
+}
+
+Work work(const Graph& g, const Op& op, const WorkContext&) {
+  return {.bytes = io_bytes(g, op)};
+}
+
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
+  const auto limit = static_cast<kernels::Wide<T>>(attr_double(c.op, "norm"));
+  for (size_t i = 1; i < c.op.inputs.size(); ++i) {
+    c.k.clip(c.wide_out(i - 1), c.wide(i), c.wide(0), limit, num_elements(c.in_shape(i)), c.stream);
+  }
+};
+
+}  // namespace
+
+const OpDef kSquareSum = {.name = "square_sum",
+                          .doc = "attr factor times the sum of the squares of all numbers",
+                          .bound = Bound::kBytes,
+                          .inputs = {several("gradients", kMaxTensors)},
+                          .outputs = {{"sum"}},
+                          .infer = infer_sum,
+                          .work = work_sum,
+                          .gradient = no_gradient,
+                          .scratch_bytes = scratch_sum,
+                          .run = wide_types(run_sum)};
+
+const OpDef kClipGradients = {
+    .name = "clip_to_norm",
+    .doc = "scales gradients down where their norm, the root of square_sum, is above attr norm",
+    .bound = Bound::kBytes,
+    .inputs = {{"square_sum"}, several("gradients", kMaxTensors)},
+    .outputs = {several("clipped", kMaxTensors)},
+    .infer = infer,
+    .work = work,
+    .gradient = no_gradient,
+    .alias_each = true,
+    .run = wide_types(run)};
+
+}  // namespace moe::ops
