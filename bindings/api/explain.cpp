@@ -148,7 +148,18 @@ class Explainer {
   const double ranks_;
 };
 
+// The most ops of a step that is explained: every pair of them is looked at.
+constexpr size_t kMostOps = 40'000;
+
 json explanation_json(lua_State* L, const PlanHandle& handle) {
+  if (const size_t ops = handle.plan->graph.num_ops(); ops > kMostOps) {
+    const int64_t micros = handle.plan->spec.model->micro_batches;
+    throw user_error(
+        "explain: the step has {} ops in {} micro-batches, but a step of at most {} ops can be "
+        "explained; micro-batches between the first and the last are alike: give "
+        "grid.micro_batches = 3{}",
+        ops, micros, kMostOps, micros <= 3 ? ", and fewer layers" : "");
+  }
   const auto& [step, timeline] = step_given(L, 2, handle, "explain");
   StepReplay replay(*handle.plan, placements_of(Host::of(L), handle));
   replay.set_step(0);

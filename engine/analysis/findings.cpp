@@ -18,10 +18,15 @@ struct Trial {
 };
 
 /// Returns one trial per different remedy of all exposures, those with the longest exposed time
-/// first; a remedy for several exposures gets the sum of their exposed times and estimates.
+/// first; a remedy for several exposures gets the sum of their exposed times and estimates. Of the
+/// micro-batches between the first and the last, which are alike, the second stands for all.
 std::vector<Trial> trials_of(const FindingsInput& in, const Remedies& remedies) {
   std::vector<Trial> trials;
+  int32_t last = 0;
+  for (const Op& op : in.graph.ops()) last = std::max(last, op.micro);
   for (const Exposure& e : in.explanation.exposures) {
+    const int32_t micro = in.graph.op(e.op).micro;
+    if (micro > 1 && micro < last) continue;
     for (Remedy& remedy : remedies.of(e)) {
       const auto same = std::find_if(trials.begin(), trials.end(), [&](const Trial& t) {
         return t.remedy.advice == remedy.advice;
