@@ -422,8 +422,11 @@ local function check_distinct(list, path, at)
   end
 end
 
+local array_mt = getmetatable(core.array {})  -- of lists that moe.read_json reads
+
 local function check_list(field, value, path, at, assumed)
-  if type(value) ~= "table" or getmetatable(value) then refuse(path, value, "a list", at) end
+  local mt = getmetatable(value)
+  if type(value) ~= "table" or mt and mt ~= array_mt then refuse(path, value, "a list", at) end
   local last = 0
   for key in pairs(value) do
     if type(key) ~= "number" or key < 1 or key ~= math.floor(key) then

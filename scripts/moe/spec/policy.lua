@@ -1,4 +1,4 @@
--- moe.policy.gate / pass / schedule / placement: policies written in Lua; and moe.pass: the
+-- moe.policy.gate / pass / schedule / placement / pipeline: policies in Lua; and moe.pass: the
 -- built-in passes. A definition returns a constructor: calling it with options makes an instance
 -- for a model or a system. In a run each rank thread evaluates the recipe in a Lua state of its own
 -- and finds gates and placements in M.registry by name.
@@ -6,6 +6,7 @@ local balance = require "moe.techniques.balance"
 local balance_pass = require "moe.techniques.balance.pass"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
+local pipeline = require "moe.spec.pipeline"
 local schema = require "moe.base.schema"
 
 local M = {}
@@ -16,7 +17,7 @@ M.pass_rows = {}
 
 --- The policies that were defined in this Lua state, and the placements in Lua of the library:
 --- kind -> name -> checked definition.
-M.registry = { gate = {}, pass = {}, schedule = {}, placement = {} }
+M.registry = { gate = {}, pass = {}, schedule = {}, placement = {}, pipeline = {} }
 
 local instance_mt = {
   gate = schema.class("gate", "a gate"),
@@ -112,6 +113,7 @@ M.KINDS = {
       as = "fun(s: moe.Schedule, g: moe.Graph, ctx: moe.PolicyContext, o: table)",
       doc = "orders the ops with the methods of s; o: the options" },
   },
+  pipeline = fields(pipeline.DEFINITION),
   placement = fields(schema.merged(PLACED, {
     at = { type = "string", enum = { "step", "layer" }, default = "step",
       doc = "'step': a placement is made from a step's load and used from the next step on; "
@@ -130,6 +132,10 @@ M.KINDS = {
 
 local function check_name(kind, def, at)
   local path = ("moe.policy.%s.name: '%s' "):format(kind, def.name)
+  if kind == "pipeline" then
+    if not pipeline.known[def.name] then return end
+    errors.user(path .. "is the name of a pipeline that there is; give another name", at)
+  end
   for _, known in ipairs(kind == "gate" and core.table "gates" or M.pass_rows) do
     if known.name == def.name then
       errors.user(("%sis the name of a built-in %s; give another name"):format(path,
@@ -210,6 +216,7 @@ local function define(kind)
     local def = schema.check(M.KINDS[kind], t, path, at)
     check_name(kind, def, at)
     local options = schema.options(def.params, path .. ".params", at)
+    if kind == "pipeline" then return pipeline.define(def.name, def, options, path, at) end
     if kind == "placement" then placement_options(def, options, path, at) end
     return constructor(kind, def, options, true)
   end
@@ -217,9 +224,11 @@ end
 
 local kinds = {}
 for kind, doc in pairs { gate = "chooses the experts of tokens", pass = "edits a plan's graph",
-  schedule = "orders ops and divides lanes", placement = "places experts on devices" } do
+  schedule = "orders ops and divides lanes", placement = "places experts on devices",
+  pipeline = "orders the turns of pipeline ranks" } do
   kinds[kind] = { define(kind), M.KINDS[kind],
-    ("fun(options?: table): moe.%s"):format(kind == "gate" and "Gate" or "Pass"),
+    ("fun(options?: table): moe.%s"):format(({ gate = "Gate", pipeline = "Pipeline" })[kind]
+      or "Pass"),
     ("defines a %s policy in Lua, which %s; returns its constructor"):format(kind, doc) }
 end
 M.constructors = schema.functions("moe.policy", "kind of policy", kinds)

@@ -1,0 +1,335 @@
+// core.pipeline_turns, _rank and _refusal: the turns of a schedule written in Lua. core.
+// pipeline_times: rows, faults and times of a schedule or table. core.pipeline_layout.
+#include <algorithm>
+
+#include "bindings/host/convert.h"
+#include "bindings/host/core.h"
+#include "bindings/host/host.h"
+#include "bindings/host/userdata.h"
+#include "engine/pipeline/check.h"
+#include "engine/pipeline/layout.h"
+#include "engine/pipeline/schedules.h"
+#include "engine/pipeline/timeline.h"
+
+namespace moe::lua {
+namespace {
+
+using nlohmann::json;
+using pipeline::Work;
+
+constexpr const char* kPipelineTurns = "pipeline turns";
+
+/// The turns that a schedule in Lua has given so far; the last row is that of the rank for which it
+/// is being asked.
+struct PipelineTurns {
+  pipeline::Shape shape;
+  std::vector<pipeline::Turns> rows;
+  std::string code, reason;  // of a refusal
+};
+
+PipelineTurns& turns_at(lua_State* L, int index) {
+  return check_userdata<PipelineTurns>(L, index, kPipelineTurns);
+}
+
+pipeline::Shape shape_of(const Fields& fields) {
+  pipeline::Shape shape{.ranks = fields.integer("ranks"),
+                        .stages = fields.integer("stages"),
+                        .micro_batches = fields.integer("micro_batches")};
+  shape.placing = value_named<pipeline::Placing>("placement", fields.text("placement"));
+  return shape;
+}
+
+// p:forward(micro_batch, { chunk, beside }) and its like: adds a turn to the row.
+template <Work kWork>
+int add_turn(lua_State* L) {
+  PipelineTurns& p = turns_at(L, 1);
+  const pipeline::Shape& shape = p.shape;
+  if (p.rows.empty()) throw user_error("turns can only be given while `turns` is called");
+  pipeline::Turns& row = p.rows.back();
+  const int64_t micro = check_index(L, 2, shape.micro_batches, "micro-batch");
+  const bool second =
+      shape.placing == pipeline::Placing::kTwoWay && micro >= shape.micro_batches / 2;
+  int64_t chunk = second ? 1 : 0;
+  bool beside = false;
+  if (!lua_isnoneornil(L, 3)) {
+    static const std::vector<std::string> kKeys = {"beside", "chunk"};
+    check_keys(L, 3, "options of a turn", kKeys);
+    lua_getfield(L, 3, "chunk");
+    if (!lua_isnil(L, -1)) chunk = check_index(L, -1, shape.chunks(), "chunk");
+    lua_getfield(L, 3, "beside");
+    beside = lua_toboolean(L, -1) != 0;
+  }
+  if (beside && kWork != Work::kF) {
+    throw user_error("beside: a pair is a forward and the backward after it; give it to p:forward");
+  }
+  if (!row.empty() && row.back().beside && kWork != Work::kB) {
+    throw user_error("the forward before has beside = true; give p:backward as the next turn");
+  }
+  if (static_cast<int64_t>(row.size()) >= 4 * shape.chunks() * shape.micro_batches) {
+    throw user_error("the rank takes more turns than its {} stages have with {} micro-batches",
+                     shape.chunks(), shape.micro_batches);
+  }
+  row.push_back({kWork, beside, static_cast<int32_t>(micro), static_cast<int32_t>(chunk)});
+  return 0;
+}
+
+int refuse_schedule(lua_State* L) {
+  PipelineTurns& p = turns_at(L, 1);
+  p.code = utf8_argument(L, 2), p.reason = utf8_argument(L, 3);
+  throw pipeline::refusal(p.code, p.reason);
+}
+
+template <int64_t (*kValue)(const pipeline::Shape&)>
+int push_size(lua_State* L) {
+  lua_pushnumber(L, static_cast<double>(kValue(turns_at(L, 1).shape)));
+  return 1;
+}
+int64_t ranks_of(const pipeline::Shape& shape) {
+  return shape.ranks;
+}
+int64_t chunks_of(const pipeline::Shape& shape) {
+  return shape.chunks();
+}
+int64_t micro_batches_of(const pipeline::Shape& shape) {
+  return shape.micro_batches;
+}
+
+constexpr const char* kTurnArguments =
+    "(micro_batch: integer, options?: { chunk?: integer, beside?: boolean })";
+
+constexpr Member kPipelineTurnsMembers[] = {
+    {"ranks", "integer", "pipeline ranks", push_size<ranks_of>},
+    {"chunks", "integer", "stages per rank", push_size<chunks_of>},
+    {"micro_batches", "integer", "micro-batches of a step", push_size<micro_batches_of>},
+    {"forward", kTurnArguments,
+     "adds the forward of a micro-batch as the rank's next turn. chunk: which of the rank's "
+     "stages, "
+     "by default the first, for placement = 'two_way' that of the micro-batch; beside: the turn "
+     "and "
+     "the next one, a backward, run as a pair",
+     method<add_turn<Work::kF>>},
+    {"backward", kTurnArguments, "adds a whole backward: both gradients in one turn",
+     method<add_turn<Work::kB>>},
+    {"dx", kTurnArguments, "adds the gradient of the stage's input", method<add_turn<Work::kI>>},
+    {"dw", kTurnArguments, "adds the gradient of the stage's weights, after its dx",
+     method<add_turn<Work::kW>>},
+    {"refuse", "(code: string, reason: string)",
+     "ends with an error: the schedule does not exist for these numbers", method<refuse_schedule>},
+};
+
+constexpr TypeDef kPipelineTurnsDef = {
+    kPipelineTurns, "p",
+    "the turns of one rank of a pipeline schedule, which the schedule gives in order",
+    kPipelineTurnsMembers};
+
+// ({ ranks, stages, micro_batches, placement }) -> pipeline turns
+int pipeline_turns(lua_State* L) {
+  Host::of(L).end_loading();
+  const json values = to_json(L, 1);
+  push_kept<PipelineTurns>(L, kPipelineTurns,
+                           PipelineTurns{shape_of(Fields(values, "pipeline")), {}, {}, {}});
+  return 1;
+}
+
+// (pipeline turns) -> begins the row of the next rank; checks the one before
+int pipeline_rank(lua_State* L) {
+  PipelineTurns& p = turns_at(L, 1);
+  if (!p.rows.empty() && !p.rows.back().empty() && p.rows.back().back().beside) {
+    throw user_error("rank {}: the last turn has beside = true, but no backward follows",
+                     p.rows.size());
+  }
+  p.rows.emplace_back();
+  return 0;
+}
+
+// (pipeline turns) -> code, reason of a refusal; nothing if there was none
+int pipeline_refusal(lua_State* L) {
+  const PipelineTurns& p = turns_at(L, 1);
+  if (p.code.empty()) return 0;
+  push_text(L, p.code);
+  push_text(L, p.reason);
+  return 2;
+}
+
+/// Returns what f() returns; its UserErrors get `prefix` in front.
+template <class F>
+auto naming(const std::string& prefix, F&& f) {
+  try {
+    return f();
+  } catch (const UserError& e) {
+    throw UserError(prefix + e.what());
+  }
+}
+
+/// Returns the rows of the built-in schedule `fields.schedule`.
+std::vector<pipeline::Row> built_in_rows(const Fields& fields, const pipeline::Shape& shape) {
+  const std::string name = fields.text("schedule");
+  const pipeline::Query query{shape.ranks, fields.integer("chunks"), shape.micro_batches,
+                              fields.integer("group", 0)};
+  std::vector<pipeline::Row> rows;
+  for (const pipeline::ScheduleDef& def : pipeline::schedules()) {
+    for (int64_t rank = 0; def.name == name && rank < shape.ranks; ++rank) {
+      const pipeline::Turns turns = naming("moe.pipeline_times.schedule: " + name + ": ",
+                                           [&] { return def.turns(query, rank); });
+      rows.push_back(row_of(turns, rank, shape));
+    }
+  }
+  return rows;
+}
+
+std::vector<double> numbers(const json& values, const char* key) {
+  const auto given = values.find(key);
+  return given == values.end() || given->is_null() ? std::vector<double>{}
+                                                   : given->get<std::vector<double>>();
+}
+
+pipeline::Costs costs_of(const Fields& fields, const std::vector<pipeline::Row>& rows) {
+  const json& values = fields.value();
+  pipeline::Costs costs{.f = numbers(values, "f"),
+                        .b = numbers(values, "b"),
+                        .i = numbers(values, "i"),
+                        .w = numbers(values, "w"),
+                        .pair = value_named<pipeline::PairRule>("rule", fields.text("pair")),
+                        .pair_value = fields.number("pair_value", 0),
+                        .mode = value_named<pipeline::SendMode>("mode", fields.text("mode")),
+                        .send_f = fields.number("send_f"),
+                        .send_b = fields.number("send_b")};
+  for (const json& link : values.at("links")) {
+    costs.links.push_back({link.at(0).get<int64_t>(), link.at(1).get<int64_t>(), link.at(2)});
+  }
+  const auto is_split = [](const pipeline::Action& a) {
+    return a.work == Work::kI || a.work == Work::kW;
+  };
+  for (const pipeline::Row& row : rows) {
+    if ((costs.i.empty() || costs.w.empty()) && std::any_of(row.begin(), row.end(), is_split)) {
+      throw user_error(
+          "moe.pipeline_times.times: the schedule has turns I and W; give the times I and W");
+    }
+  }
+  return costs;
+}
+
+void set_string(lua_State* L, const char* key, const std::string& text) {
+  push_text(L, text);
+  lua_setfield(L, -2, key);
+}
+void set_number(lua_State* L, const char* key, double value) {
+  lua_pushnumber(L, value);
+  lua_setfield(L, -2, key);
+}
+
+/// Sets field `key` of the table on top to a list, of which push(i) pushes entry i.
+template <class Push>
+void set_list(lua_State* L, const char* key, size_t size, Push&& push) {
+  lua_createtable(L, static_cast<int>(size), 0);
+  for (size_t i = 0; i < size; ++i) {
+    push(i);
+    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+  }
+  lua_setfield(L, -2, key);
+}
+void set_numbers(lua_State* L, const char* key, const std::vector<double>& values) {
+  set_list(L, key, values.size(), [&](size_t i) { lua_pushnumber(L, values[i]); });
+}
+
+void push_findings(lua_State* L, const std::vector<pipeline::Finding>& found) {
+  lua_newtable(L);
+  set_list(L, "errors", found.size(), [&](size_t i) {
+    lua_newtable(L);
+    set_string(L, "code", found[i].code);
+    set_string(L, "action", found[i].action);
+    if (found[i].rank >= 0) set_number(L, "rank", static_cast<double>(found[i].rank + 1));
+  });
+}
+
+/// Adds the timeline to the table on top; without `entries` only its sums.
+void set_timeline(lua_State* L, const pipeline::Timeline& t, const std::vector<pipeline::Row>& rows,
+                  bool entries) {
+  set_number(L, "step", t.step);
+  set_numbers(L, "busy", t.busy);
+  set_numbers(L, "bubble", t.bubble);
+  set_numbers(L, "inner", t.inner);
+  set_numbers(L, "sending", t.sending);
+  if (!entries) return;
+  set_list(L, "entries", rows.size(), [&](size_t rank) {
+    const auto& row = t.entries[rank];
+    lua_createtable(L, static_cast<int>(row.size()), 0);
+    for (size_t i = 0; i < row.size(); ++i) {
+      lua_createtable(L, 0, 3);
+      set_string(L, "text", entry_text(rows[rank], row[i].at));
+      set_number(L, "begin", row[i].begin);
+      set_number(L, "end", row[i].end);
+      lua_rawseti(L, -2, static_cast<int>(i) + 1);
+    }
+  });
+}
+
+// ({ schedule, group | table, spelled; ranks, chunks, stages, micro_batches, placement; f, b, i, w,
+// pair, pair_value, mode, send_f, send_b, links, act, keep_w, timed, entries }, pipeline turns or
+// nil) -> { errors } or { rows } with, if timed, the times
+int pipeline_times(lua_State* L) {
+  Host::of(L).end_loading();
+  const json values = to_json(L, 1);
+  const Fields fields(values, "moe.pipeline_times");
+  const pipeline::Shape shape = shape_of(fields);
+  const bool spelled = fields.flag("spelled", false);
+  pipeline::Table table;
+  if (fields.has("table")) {
+    table = naming("moe.pipeline_times.table: ",
+                   [&] { return pipeline::parse_table(fields.text("table"), shape.ranks); });
+  } else if (lua_isuserdata(L, 2)) {
+    const PipelineTurns& p = turns_at(L, 2);
+    for (int64_t rank = 0; rank < shape.ranks; ++rank) {
+      table.rows.push_back(row_of(p.rows[static_cast<size_t>(rank)], rank, shape));
+    }
+  } else {
+    table.rows = built_in_rows(fields, shape);
+  }
+  std::vector<pipeline::Finding> found = find_faults(table.rows, shape, spelled);
+  // An unknown cell may be the turn for which another waits.
+  if (!table.unknown.empty()) {
+    std::erase_if(found, [](const auto& finding) { return finding.code == "deadlock"; });
+    found.insert(found.begin(), table.unknown.begin(), table.unknown.end());
+  }
+  if (!found.empty()) {
+    push_findings(L, found);
+    return 1;
+  }
+  for (pipeline::Row& row : table.rows) {
+    std::erase_if(row, [](const auto& action) { return is_transfer(action.work); });
+  }
+  lua_newtable(L);
+  set_list(L, "rows", table.rows.size(),
+           [&](size_t rank) { push_text(L, text_of(table.rows[rank])); });
+  set_numbers(L, "peak", peaks(table.rows, numbers(values, "act"), fields.number("keep_w")));
+  if (fields.flag("timed", false)) {
+    set_timeline(L, compose(table.rows, shape, costs_of(fields, table.rows)), table.rows,
+                 fields.flag("entries", true));
+  }
+  return 1;
+}
+
+// (layout, ranks) -> the layers of each stage, a list of texts
+int pipeline_layout(lua_State* L) {
+  const std::string layout = text_argument(L, 1);
+  const auto ranks = static_cast<int64_t>(luaL_checknumber(L, 2));
+  push_json(L, naming("moe.pipeline_layout.layout: ",
+                      [&] { return pipeline::parse_layout(layout, ranks); }));
+  return 1;
+}
+
+}  // namespace
+
+void open_pipeline(lua_State* L) {
+  new_type<PipelineTurns>(L, kPipelineTurnsDef);
+  static constexpr luaL_Reg kFunctions[] = {
+      {"pipeline_layout", core_function<with_effect<pipeline_layout>>},
+      {"pipeline_rank", core_function<pipeline_rank>},
+      {"pipeline_refusal", core_function<pipeline_refusal>},
+      {"pipeline_times", core_function<with_effect<pipeline_times>>},
+      {"pipeline_turns", core_function<pipeline_turns>},
+      {nullptr, nullptr}};
+  luaL_setfuncs(L, kFunctions, 0);
+}
+
+}  // namespace moe::lua

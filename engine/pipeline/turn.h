@@ -1,0 +1,62 @@
+// Turns of a pipeline: what its ranks do with the micro-batches of one step, and in which order.
+//
+// A model is cut into stages, which pipeline ranks hold; a chunk is the number of a stage on its
+// rank. A schedule states for each rank a list of turns. All numbers count from 0. How long turns
+// take is not here (timeline.h), nor what is computed in them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "engine/base/names.h"
+
+namespace moe::pipeline {
+
+/// Work on one stage and micro-batch: F is the forward, I the gradient of the input, W that of the
+/// weights, B both as one. The others are transfers, which only tables spell out (table.h): of an
+/// activation (F) or the gradient of one (B), named at the rank that sends or receives.
+enum class Work : uint8_t { kF, kB, kI, kW, kSendF, kRecvF, kSendB, kRecvB };
+constexpr std::array<const char*, 8> names_of(Work) {
+  return {"F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B"};
+}
+constexpr bool is_transfer(Work work) {
+  return work >= Work::kSendF;
+}
+
+/// Which rank holds a stage. kLoop: stage s is on rank s mod P. kV: stages go down the ranks and
+/// back. kTwoWay: each rank holds two of P stages; stage s is on rank s for the first half of the
+/// micro-batches, on rank P-1-s for the second.
+enum class Placing : uint8_t { kLoop, kV, kTwoWay };
+constexpr std::array<const char*, 3> names_of(Placing) {
+  return {"loop", "v", "two_way"};
+}
+
+struct Turn {
+  Work work;            // no transfer
+  bool beside = false;  // runs together with the next turn: an F with the B after it
+  int32_t micro = 0, chunk = 0;
+};
+using Turns = std::vector<Turn>;
+
+struct Shape {
+  int64_t ranks = 1, stages = 1, micro_batches = 1;
+  Placing placing = Placing::kLoop;
+
+  /// The stages that a rank holds.
+  int64_t chunks() const { return placing == Placing::kTwoWay ? 2 : stages / ranks; }
+  bool goes_up(int64_t chunk) const { return placing != Placing::kLoop && chunk % 2 != 0; }
+  int64_t rank_of(int64_t stage, int64_t micro) const {
+    const int64_t way = placing == Placing::kTwoWay ? micro >= micro_batches / 2 : stage / ranks;
+    return goes_up(way) ? ranks - 1 - stage % ranks : stage % ranks;
+  }
+  int64_t stage_of(int64_t rank, int64_t chunk) const {
+    const int64_t first = placing == Placing::kTwoWay ? 0 : chunk * ranks;
+    return first + (goes_up(chunk) ? ranks - 1 - rank : rank);
+  }
+  size_t index(int64_t stage, int64_t micro) const {
+    return static_cast<size_t>(stage * micro_batches + micro);
+  }
+};
+
+}  // namespace moe::pipeline
