@@ -1,6 +1,7 @@
 // core.pipeline_turns, _rank and _refusal: the turns of a schedule written in Lua. core.
 // pipeline_times: rows, faults and times of a schedule or table. core.pipeline_layout.
 #include <algorithm>
+#include <optional>
 
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
@@ -39,6 +40,28 @@ pipeline::Shape shape_of(const Fields& fields) {
   return shape;
 }
 
+struct TurnOptions {
+  std::optional<int64_t> chunk;
+  bool beside = false;
+};
+
+TurnOptions turn_options(lua_State* L, int index, const pipeline::Shape& shape) {
+  TurnOptions options;
+  if (lua_isnoneornil(L, index)) return options;
+  luaL_checktype(L, index, LUA_TTABLE);
+  for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
+    const std::string_view key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
+    if (key == "chunk") {
+      options.chunk = check_index(L, -1, shape.chunks(), "chunk");
+    } else if (key == "beside") {
+      options.beside = lua_toboolean(L, -1) != 0;
+    } else {
+      check_keys(L, index, "options of a turn", {"beside", "chunk"});
+    }
+  }
+  return options;
+}
+
 // p:forward(micro_batch, { chunk, beside }) and its like: adds a turn to the row.
 template <Work kWork>
 int add_turn(lua_State* L) {
@@ -47,19 +70,10 @@ int add_turn(lua_State* L) {
   if (p.rows.empty()) throw user_error("turns can only be given while `turns` is called");
   pipeline::Turns& row = p.rows.back();
   const int64_t micro = check_index(L, 2, shape.micro_batches, "micro-batch");
-  const bool second =
+  const bool second_way =
       shape.placing == pipeline::Placing::kTwoWay && micro >= shape.micro_batches / 2;
-  int64_t chunk = second ? 1 : 0;
-  bool beside = false;
-  if (!lua_isnoneornil(L, 3)) {
-    static const std::vector<std::string> kKeys = {"beside", "chunk"};
-    check_keys(L, 3, "options of a turn", kKeys);
-    lua_getfield(L, 3, "chunk");
-    if (!lua_isnil(L, -1)) chunk = check_index(L, -1, shape.chunks(), "chunk");
-    lua_getfield(L, 3, "beside");
-    beside = lua_toboolean(L, -1) != 0;
-  }
-  if (beside && kWork != Work::kF) {
+  const TurnOptions options = turn_options(L, 3, shape);
+  if (options.beside && kWork != Work::kF) {
     throw user_error("beside: a pair is a forward and the backward after it; give it to p:forward");
   }
   if (!row.empty() && row.back().beside && kWork != Work::kB) {
@@ -69,7 +83,8 @@ int add_turn(lua_State* L) {
     throw user_error("the rank takes more turns than its {} stages have with {} micro-batches",
                      shape.chunks(), shape.micro_batches);
   }
-  row.push_back({kWork, beside, static_cast<int32_t>(micro), static_cast<int32_t>(chunk)});
+  row.push_back({kWork, options.beside, static_cast<int32_t>(micro),
+                 static_cast<int32_t>(options.chunk.value_or(second_way ? 1 : 0))});
   return 0;
 }
 
@@ -242,6 +257,15 @@ void push_findings(lua_State* L, const std::vector<pipeline::Finding>& found) {
   });
 }
 
+/// Holds back Lua's garbage collection while many tables are made, none of which is garbage.
+struct NoCollection {
+  explicit NoCollection(lua_State* state) : L(state) { lua_gc(L, LUA_GCSTOP, 0); }
+  ~NoCollection() { lua_gc(L, LUA_GCRESTART, 0); }
+  NoCollection(const NoCollection&) = delete;
+  NoCollection& operator=(const NoCollection&) = delete;
+  lua_State* L;
+};
+
 /// Adds the timeline to the table on top; without `entries` only its sums.
 void set_timeline(lua_State* L, const pipeline::Timeline& t, const std::vector<pipeline::Row>& rows,
                   bool entries) {
@@ -251,12 +275,16 @@ void set_timeline(lua_State* L, const pipeline::Timeline& t, const std::vector<p
   set_numbers(L, "inner", t.inner);
   set_numbers(L, "sending", t.sending);
   if (!entries) return;
+  const NoCollection guard(L);
+  std::string text;
   set_list(L, "entries", rows.size(), [&](size_t rank) {
     const auto& row = t.entries[rank];
     lua_createtable(L, static_cast<int>(row.size()), 0);
     for (size_t i = 0; i < row.size(); ++i) {
       lua_createtable(L, 0, 3);
-      set_string(L, "text", entry_text(rows[rank], row[i].at));
+      text.clear();
+      append_entry(text, rows[rank], row[i].at);
+      set_string(L, "text", text);
       set_number(L, "begin", row[i].begin);
       set_number(L, "end", row[i].end);
       lua_rawseti(L, -2, static_cast<int>(i) + 1);

@@ -2,8 +2,8 @@
 // Lua files (scripts/moe/pipelines), which a recipe's own schedules are like.
 #pragma once
 
-#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/base/errors.h"

@@ -1,7 +1,5 @@
 #include "engine/pipeline/table.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <optional>
@@ -83,6 +81,16 @@ std::vector<std::vector<std::string>> lines_of(std::string_view text) {
   return lines;
 }
 
+void append(std::string& text, const Action& action) {
+  const auto number = [&](int32_t value) {
+    char digits[12];
+    text.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
+  };
+  number(action.stage);
+  text += name_of(action.work);
+  number(action.micro);
+}
+
 }  // namespace
 
 Table parse_table(std::string_view text, int64_t ranks) {
@@ -105,20 +113,32 @@ Table parse_table(std::string_view text, int64_t ranks) {
   return table;
 }
 
+void append_entry(std::string& text, const Row& row, size_t at) {
+  if (!row[at].beside) return append(text, row[at]);
+  text += '(';
+  append(text, row[at]);
+  text += ';';
+  append(text, row[at + 1]);
+  text += kPairEnd;
+}
+
 std::string text_of(const Action& action) {
-  return fmt::format("{}{}{}", action.stage, name_of(action.work), action.micro);
+  std::string text;
+  append(text, action);
+  return text;
 }
 
 std::string entry_text(const Row& row, size_t at) {
-  if (!row[at].beside) return text_of(row[at]);
-  return fmt::format("({};{}{}", text_of(row[at]), text_of(row[at + 1]), kPairEnd);
+  std::string text;
+  append_entry(text, row, at);
+  return text;
 }
 
 std::string text_of(const Row& row) {
   std::string text;
   for (size_t at = 0; at < row.size(); at += row[at].beside ? 2 : 1) {
     if (at > 0) text += ',';
-    text += entry_text(row, at);
+    append_entry(text, row, at);
   }
   return text;
 }

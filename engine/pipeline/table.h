@@ -41,8 +41,9 @@ struct Table {
 Table parse_table(std::string_view text, int64_t ranks);
 
 std::string text_of(const Action& action);
-/// Returns the text of the entry that begins with row[at]: an action or a pair.
+/// Returns the text of the entry that begins with row[at], an action or a pair; appends it.
 std::string entry_text(const Row& row, size_t at);
+void append_entry(std::string& text, const Row& row, size_t at);
 /// Returns the row as a line of a table.
 std::string text_of(const Row& row);
 

@@ -64,5 +64,5 @@ return function(moe)
       end
       for k = #order - before + 1, #order do backward(k) end
     end,
-  }
+  }, { group = "micro-batches of a group, at least as many as ranks; 0: as many" }
 end

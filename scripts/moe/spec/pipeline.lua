@@ -72,15 +72,17 @@ local function built_in_options(row)
   return out
 end
 
---- Loads the files of pipelines/, each a function of a table with policy.pipeline; returns
---- moe.pipeline, and a list of { name, doc, options } for `moebench list`.
+--- Loads the files of pipelines/, each a function of a table with policy.pipeline that returns a
+--- constructor, and docs of options. Returns moe.pipeline, and a list of { name, doc, options } for `moebench list`.
 function M.load(policy)
   local constructors, rows = {}, {}
   for _, row in ipairs(core.table "pipelines") do
     constructors[row.name] = M.define(row.name, row, built_in_options(row))
   end
   for _, name in ipairs(core.library_files("pipelines", ".lua")) do
-    constructors[name] = require("moe.pipelines." .. name) { policy = policy }
+    local docs
+    constructors[name], docs = require("moe.pipelines." .. name) { policy = policy }
+    for option, doc in pairs(docs or {}) do M.known[name].options[option].doc = doc end
   end
   local calls = { table = { table_of, TABLE, "moe.Pipeline",
     "a pipeline schedule as text, in the form of PyTorch's CSV files" } }
