@@ -94,28 +94,25 @@ int refuse_schedule(lua_State* L) {
   throw pipeline::refusal(p.code, p.reason);
 }
 
-template <int64_t (*kValue)(const pipeline::Shape&)>
+template <int64_t pipeline::Shape::*kSize>
 int push_size(lua_State* L) {
-  lua_pushnumber(L, static_cast<double>(kValue(turns_at(L, 1).shape)));
+  lua_pushnumber(L, static_cast<double>(turns_at(L, 1).shape.*kSize));
   return 1;
 }
-int64_t ranks_of(const pipeline::Shape& shape) {
-  return shape.ranks;
-}
-int64_t chunks_of(const pipeline::Shape& shape) {
-  return shape.chunks();
-}
-int64_t micro_batches_of(const pipeline::Shape& shape) {
-  return shape.micro_batches;
+
+int push_chunks(lua_State* L) {
+  lua_pushnumber(L, static_cast<double>(turns_at(L, 1).shape.chunks()));
+  return 1;
 }
 
 constexpr const char* kTurnArguments =
     "(micro_batch: integer, options?: { chunk?: integer, beside?: boolean })";
 
 constexpr Member kPipelineTurnsMembers[] = {
-    {"ranks", "integer", "pipeline ranks", push_size<ranks_of>},
-    {"chunks", "integer", "stages per rank", push_size<chunks_of>},
-    {"micro_batches", "integer", "micro-batches of a step", push_size<micro_batches_of>},
+    {"ranks", "integer", "pipeline ranks", push_size<&pipeline::Shape::ranks>},
+    {"chunks", "integer", "stages per rank", push_chunks},
+    {"micro_batches", "integer", "micro-batches of a step",
+     push_size<&pipeline::Shape::micro_batches>},
     {"forward", kTurnArguments,
      "adds the forward of a micro-batch as the rank's next turn. chunk: which of the rank's "
      "stages, "
@@ -224,37 +221,13 @@ pipeline::Costs costs_of(const Fields& fields, const std::vector<pipeline::Row>&
   return costs;
 }
 
-void set_string(lua_State* L, const char* key, const std::string& text) {
-  push_text(L, text);
-  lua_setfield(L, -2, key);
-}
-void set_number(lua_State* L, const char* key, double value) {
-  lua_pushnumber(L, value);
-  lua_setfield(L, -2, key);
-}
-
-/// Sets field `key` of the table on top to a list, of which push(i) pushes entry i.
-template <class Push>
-void set_list(lua_State* L, const char* key, size_t size, Push&& push) {
-  lua_createtable(L, static_cast<int>(size), 0);
-  for (size_t i = 0; i < size; ++i) {
-    push(i);
-    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+json faults_json(const std::vector<pipeline::Finding>& found) {
+  json all = json::array();
+  for (const pipeline::Finding& fault : found) {
+    all.push_back({{"code", fault.code}, {"action", fault.action}});
+    if (fault.rank >= 0) all.back()["rank"] = fault.rank + 1;
   }
-  lua_setfield(L, -2, key);
-}
-void set_numbers(lua_State* L, const char* key, const std::vector<double>& values) {
-  set_list(L, key, values.size(), [&](size_t i) { lua_pushnumber(L, values[i]); });
-}
-
-void push_findings(lua_State* L, const std::vector<pipeline::Finding>& found) {
-  lua_newtable(L);
-  set_list(L, "errors", found.size(), [&](size_t i) {
-    lua_newtable(L);
-    set_string(L, "code", found[i].code);
-    set_string(L, "action", found[i].action);
-    if (found[i].rank >= 0) set_number(L, "rank", static_cast<double>(found[i].rank + 1));
-  });
+  return {{"errors", all}};
 }
 
 /// Holds back Lua's garbage collection while many tables are made, none of which is garbage.
@@ -266,74 +239,81 @@ struct NoCollection {
   lua_State* L;
 };
 
-/// Adds the timeline to the table on top; without `entries` only its sums.
-void set_timeline(lua_State* L, const pipeline::Timeline& t, const std::vector<pipeline::Row>& rows,
-                  bool entries) {
-  set_number(L, "step", t.step);
-  set_numbers(L, "busy", t.busy);
-  set_numbers(L, "bubble", t.bubble);
-  set_numbers(L, "inner", t.inner);
-  set_numbers(L, "sending", t.sending);
-  if (!entries) return;
+/// Sets the field `entries` of the table on top; directly, since they may be a million.
+void set_entries(lua_State* L, const pipeline::Timeline& t,
+                 const std::vector<pipeline::Row>& rows) {
   const NoCollection guard(L);
   std::string text;
-  set_list(L, "entries", rows.size(), [&](size_t rank) {
-    const auto& row = t.entries[rank];
+  lua_createtable(L, static_cast<int>(rows.size()), 0);
+  for (size_t rank = 0; rank < rows.size(); ++rank) {
+    const std::vector<pipeline::Entry>& row = t.entries[rank];
     lua_createtable(L, static_cast<int>(row.size()), 0);
     for (size_t i = 0; i < row.size(); ++i) {
       lua_createtable(L, 0, 3);
       text.clear();
       append_entry(text, rows[rank], row[i].at);
-      set_string(L, "text", text);
-      set_number(L, "begin", row[i].begin);
-      set_number(L, "end", row[i].end);
+      push_text(L, text);
+      lua_setfield(L, -2, "text");
+      lua_pushnumber(L, row[i].begin);
+      lua_setfield(L, -2, "begin");
+      lua_pushnumber(L, row[i].end);
+      lua_setfield(L, -2, "end");
       lua_rawseti(L, -2, static_cast<int>(i) + 1);
     }
-  });
+    lua_rawseti(L, -2, static_cast<int>(rank) + 1);
+  }
+  lua_setfield(L, -2, "entries");
+}
+
+/// Returns the table that the query gives, or the rows of its schedule.
+pipeline::Table table_of(lua_State* L, const Fields& query, const pipeline::Shape& shape) {
+  if (query.has("table")) {
+    return naming("moe.pipeline_times.table: ",
+                  [&] { return pipeline::parse_table(query.text("table"), shape.ranks); });
+  }
+  if (!lua_isuserdata(L, 2)) return {.rows = built_in_rows(query, shape)};
+  pipeline::Table table;
+  for (int64_t rank = 0; rank < shape.ranks; ++rank) {
+    table.rows.push_back(row_of(turns_at(L, 2).rows[static_cast<size_t>(rank)], rank, shape));
+  }
+  return table;
 }
 
 // ({ schedule, group | table, spelled; ranks, chunks, stages, micro_batches, placement; f, b, i, w,
 // pair, pair_value, mode, send_f, send_b, links, act, keep_w, timed, entries }, pipeline turns or
-// nil) -> { errors } or { rows } with, if timed, the times
+// nil) -> { errors }, or { rows, peak } with, if timed, the times
 int pipeline_times(lua_State* L) {
   Host::of(L).end_loading();
   const json values = to_json(L, 1);
-  const Fields fields(values, "moe.pipeline_times");
-  const pipeline::Shape shape = shape_of(fields);
-  const bool spelled = fields.flag("spelled", false);
-  pipeline::Table table;
-  if (fields.has("table")) {
-    table = naming("moe.pipeline_times.table: ",
-                   [&] { return pipeline::parse_table(fields.text("table"), shape.ranks); });
-  } else if (lua_isuserdata(L, 2)) {
-    const PipelineTurns& p = turns_at(L, 2);
-    for (int64_t rank = 0; rank < shape.ranks; ++rank) {
-      table.rows.push_back(row_of(p.rows[static_cast<size_t>(rank)], rank, shape));
-    }
-  } else {
-    table.rows = built_in_rows(fields, shape);
-  }
-  std::vector<pipeline::Finding> found = find_faults(table.rows, shape, spelled);
-  // An unknown cell may be the turn for which another waits.
-  if (!table.unknown.empty()) {
-    std::erase_if(found, [](const auto& finding) { return finding.code == "deadlock"; });
-    found.insert(found.begin(), table.unknown.begin(), table.unknown.end());
+  const Fields query(values, "moe.pipeline_times");
+  const pipeline::Shape shape = shape_of(query);
+  auto [rows, unknown] = table_of(L, query, shape);
+  std::vector<pipeline::Finding> found = find_faults(rows, shape, query.flag("spelled", false));
+  if (!unknown.empty()) {  // one of which may be the turn for which another waits
+    std::erase_if(found, [](const auto& fault) { return fault.code == "deadlock"; });
+    found.insert(found.begin(), unknown.begin(), unknown.end());
   }
   if (!found.empty()) {
-    push_findings(L, found);
+    push_json(L, faults_json(found));
     return 1;
   }
-  for (pipeline::Row& row : table.rows) {
+  json result = {{"peak", peaks(rows, numbers(values, "act"), query.number("keep_w"))}};
+  for (pipeline::Row& row : rows) {
     std::erase_if(row, [](const auto& action) { return is_transfer(action.work); });
+    result["rows"].push_back(text_of(row));
   }
-  lua_newtable(L);
-  set_list(L, "rows", table.rows.size(),
-           [&](size_t rank) { push_text(L, text_of(table.rows[rank])); });
-  set_numbers(L, "peak", peaks(table.rows, numbers(values, "act"), fields.number("keep_w")));
-  if (fields.flag("timed", false)) {
-    set_timeline(L, compose(table.rows, shape, costs_of(fields, table.rows)), table.rows,
-                 fields.flag("entries", true));
+  if (!query.flag("timed", false)) {
+    push_json(L, result);
+    return 1;
   }
+  const pipeline::Timeline t = compose(rows, shape, costs_of(query, rows));
+  result.update({{"step", t.step},
+                 {"busy", t.busy},
+                 {"bubble", t.bubble},
+                 {"inner", t.inner},
+                 {"sending", t.sending}});
+  push_json(L, result);
+  if (query.flag("entries", true)) set_entries(L, t, rows);
   return 1;
 }
 

@@ -17,7 +17,7 @@ namespace moe::pipeline {
 ///   backward_before_forward  B or I before its F on one rank, or in one pair with it
 ///   weight_before_input      W before its I on one rank
 ///   send_missing, receive_missing, send_receive_order
-///       if transfers are spelled out: what the table lacks of a transfer between two ranks, and for
+///       if transfers are spelled out: what the table lacks of a transfer between two ranks; for
 ///       each ordered pair of ranks the first receive that does not meet the send of its place
 ///       (sends have no tags)
 ///   deadlock                 where a rank waits for ever; only if nothing else is found

@@ -8,7 +8,9 @@ local function steps(p, group)
   local out = {}
   for first = 1, p.micro_batches, group do
     for chunk = 1, p.chunks do
-      for m = first, math.min(first + group - 1, p.micro_batches) do out[#out + 1] = { m, chunk } end
+      for m = first, math.min(first + group - 1, p.micro_batches) do
+        out[#out + 1] = { m, chunk }
+      end
     end
   end
   return out

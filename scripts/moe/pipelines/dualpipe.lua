@@ -1,6 +1,6 @@
--- DualPipe (arXiv 2412.19437; deepseek-ai/DualPipe 3da1bbe, dualpipe.py): micro-batches enter at both
--- ends of the ranks, so that each rank holds two stages and runs the forward of one way beside the
--- backward of the other. The steps have the numbers of dualpipe.py.
+-- DualPipe (arXiv 2412.19437; deepseek-ai/DualPipe 3da1bbe, dualpipe.py): micro-batches enter at
+-- both ends of the ranks, so that each rank holds two stages and runs the forward of one way beside
+-- the backward of the other. The steps have the numbers of dualpipe.py.
 
 local function check(p)
   if p.ranks % 2 ~= 0 then
@@ -14,7 +14,7 @@ local function check(p)
   end
 end
 
--- Returns functions that give the turns of a rank: way 0 is that of the micro-batches which enter at
+-- Returns functions that give the turns of a rank: way 0 is that of the micro-batches that enter at
 -- the rank's half, way 1 the other. A gradient of weights is always the oldest that is owed.
 local function turns_of(p, enters_first)
   local n, owed, first = p.micro_batches / 2, {}, 1

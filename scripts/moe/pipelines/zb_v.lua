@@ -1,11 +1,11 @@
--- ZB-V of "Pipeline Parallelism with Controllable Memory" (arXiv 2405.15362): two stages per rank in
--- a V, one gradient or forward at a time, so that no rank waits between its first and last turn if
--- forwards and both gradients take equal times. Memory is that of 1f1b.
+-- ZB-V of "Pipeline Parallelism with Controllable Memory" (arXiv 2405.15362): two stages per rank
+-- in a V. No rank waits between its first and last turn if forwards and both gradients take equal
+-- times. Memory is that of 1f1b.
 return function(moe)
   return moe.policy.pipeline {
     name = "zb_v",
-    doc = "no bubble inside a rank, two stages per rank in a V, for the memory of 1f1b (ZB-V, arXiv "
-      .. "2405.15362)",
+    doc = "no bubble inside a rank, two stages per rank in a V, for the memory of 1f1b (ZB-V, "
+      .. "arXiv 2405.15362)",
     chunks = 2, placement = "v",
     turns = function(p, rank)
       if p.chunks ~= 2 then

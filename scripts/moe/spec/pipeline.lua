@@ -73,7 +73,8 @@ local function built_in_options(row)
 end
 
 --- Loads the files of pipelines/, each a function of a table with policy.pipeline that returns a
---- constructor, and docs of options. Returns moe.pipeline, and a list of { name, doc, options } for `moebench list`.
+--- constructor, and docs of its options. Returns moe.pipeline, and a list of { name, doc, options }
+--- for `moebench list`.
 function M.load(policy)
   local constructors, rows = {}, {}
   for _, row in ipairs(core.table "pipelines") do

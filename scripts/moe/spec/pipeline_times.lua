@@ -17,7 +17,7 @@ local function time(doc, default)
 end
 
 local function per_stage(doc)
-  return { type = "any", as = "number|number[]", doc = doc .. ": a number per stage, or one for all" }
+  return { type = "any", as = "number|number[]", doc = doc .. "; one per stage, or one for all" }
 end
 
 -- A whole number of at least 1, which is checked by count(), since its error has a code.
@@ -58,17 +58,17 @@ M.FIELDS = {
   chunks = whole "stages per rank; default: the schedule's own",
   micro_batches = whole "micro-batches of a step",
   group = whole "only of schedules with this option: micro-batches of a group; default: the ranks",
-  times = { type = M.TIMES, doc = "times of turns, without unit; without them there is no timeline" },
+  times = { type = M.TIMES,
+    doc = "times of turns, without unit; without them there is no timeline" },
   pair = { type = M.PAIR, default = {}, doc = "how long a forward and a backward in one take" },
   keep_w = { type = "number", lo = 0, hi = 1, default = 1,
     doc = "the share of an activation that is kept from I to W" },
   act = per_stage "what an activation counts in peak; default: 1",
-  send = { type = M.SEND, default = {}, doc = "transfers between ranks; default: they take no time" },
+  send = { type = M.SEND, default = {},
+    doc = "transfers between ranks; default: they take no time" },
   entries = { type = "boolean", default = true,
     doc = "whether the result has .entries, a small table per turn" },
 }
-M.FIELDS.pair.default, M.FIELDS.send.default = { rule = "sum" },
-  { mode = "async", f = 0, b = 0, links = {} }
 
 M.LAYOUT = {
   layout = { type = "string", required = true, doc = "the layers of each stage, as Megatron-LM's "
@@ -164,7 +164,7 @@ end
 local function of_schedule(c, query, at)
   local path, given = "moe.pipeline_times.schedule", c.schedule
   if type(given) ~= "string" and not schema.is_a("pipeline", given, path, at) then
-    schema.refuse(path, given, "the name of a schedule, or a value such as moe.pipeline.zb_v {}", at)
+    schema.refuse(path, given, "a schedule's name, or a value such as moe.pipeline.zb_v {}", at)
   end
   local name = type(given) == "string" and given or given.name
   local def, options = pipeline.known[name], schema.merged(given.options or {}, {})

@@ -1,13 +1,13 @@
 -- The construction of V-Half and V-Min (arXiv 2405.15362; sail-sg/zero-bubble-pipeline-parallelism
 -- 39f2c18, zbv_greedy.py). A pattern gives each kind of turn of micro-batch 1 a slot on each rank;
 -- micro-batch m takes the same slots 6 (m-1) later. Slots that stay empty take the gradients of
--- weights (W). Turns before and after the regular middle then move to earlier slots without any rank
--- holding more activations than in the pattern ("squeeze"), and all begin as early as their order
--- allows ("tighten").
+-- weights (W). Turns before and after the regular middle then move to earlier slots without any
+-- rank holding more activations than in the pattern ("squeeze"), and all begin as early as their
+-- order allows ("tighten").
 --
 -- Kinds: 0 F and 3 I of the stage on the way down (chunk 1), 1 F and 2 I of that on the way back
--- (chunk 2), 4 W. A plan is { [rank] = { [slot] = entry } }, slots from 0; an entry is 8 m + kind, of
--- W the m-th of its rank, m from 0.
+-- (chunk 2), 4 W. A plan is { [rank] = { [slot] = entry } }, slots from 0; an entry is 8 m + kind,
+-- of W the m-th of its rank, m from 0.
 local M = {}
 
 local W = 4
@@ -18,12 +18,12 @@ local function kind_of(entry) return entry % 8 end
 local function last_of(plan)
   local last = 0
   for _, row in ipairs(plan) do
-    for slot in rawpairs(row) do last = math.max(last, slot) end
+    for slot in next, row do last = math.max(last, slot) end
   end
   return last
 end
 
--- Calls f(rank, slot, entry) for all entries by slot, then rank. f may move entries to earlier slots.
+-- Calls f(rank, slot, entry) for all entries by slot, then rank; f may move them to earlier slots.
 local function each(plan, f)
   for slot = 0, last_of(plan) do
     for rank = 1, #plan do
@@ -39,7 +39,7 @@ local function put_w(plan)
   local chunks = {}
   for rank, row in ipairs(plan) do
     local owed, count, last = { 0, 0 }, 0, 0
-    for slot in rawpairs(row) do last = math.max(last, slot) end
+    for slot in next, row do last = math.max(last, slot) end
     local chunk_at, slot = {}, 0
     while slot <= last or owed[1] + owed[2] > 0 do
       local entry = row[slot]
@@ -61,7 +61,7 @@ end
 
 local function drop_w(plan)
   for _, row in ipairs(plan) do
-    for slot, entry in rawpairs(row) do
+    for slot, entry in next, row do
       if kind_of(entry) == W then row[slot] = nil end
     end
   end
@@ -217,16 +217,33 @@ function M.build(num_ranks, num_micro, slots)
   return turns_of(plan, put_w(plan))
 end
 
---- The fields `prepare` and `turns` of both schedules, apart from the slots.
+--- `prepare` of both schedules: returns the turns of each rank, at most of so many micro-batches that
+--- the middle has a regular period of six turns, and how many more micro-batches there are.
 function M.prepare(p, slots)
   if p.chunks ~= 2 then
     p:refuse("two_stages_a_rank", "the schedule has two stages per rank; give chunks = 2")
   end
-  return M.build(p.ranks, p.micro_batches, slots)
+  local built = math.min(p.micro_batches, 2 * p.ranks + 16)
+  return { of = M.build(p.ranks, built, slots), more = p.micro_batches - built }
 end
 
-function M.turns(p, rank, _, all)
-  for _, turn in ipairs(all[rank]) do p[turn[1]](p, turn[2], { chunk = turn[3] }) end
+--- `turns` of both schedules. The period that begins with the forward of micro-batch P + 6 is
+--- repeated for the micro-batches that were left out.
+function M.turns(p, rank, _, prepared)
+  local turns, first, shift = prepared.of[rank], nil, 0
+  local function give(from, to)
+    for i = from, to do p[turns[i][1]](p, turns[i][2] + shift, { chunk = turns[i][3] }) end
+  end
+  for i, turn in ipairs(turns) do
+    if turn[1] == "forward" and turn[3] == 1 and turn[2] == p.ranks + 6 then first = i end
+    if turn[1] == "forward" and turn[3] == 1 and turn[2] == p.ranks + 7 then
+      for _ = 1, prepared.more do
+        shift = shift + 1
+        give(first, i - 1)
+      end
+    end
+    give(i, i)
+  end
 end
 
 return M
