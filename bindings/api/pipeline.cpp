@@ -115,10 +115,8 @@ constexpr Member kPipelineTurnsMembers[] = {
      push_size<&pipeline::Shape::micro_batches>},
     {"forward", kTurnArguments,
      "adds the forward of a micro-batch as the rank's next turn. chunk: which of the rank's "
-     "stages, "
-     "by default the first, for placement = 'two_way' that of the micro-batch; beside: the turn "
-     "and "
-     "the next one, a backward, run as a pair",
+     "stages, by default the first, for placement = 'two_way' that of the micro-batch; beside: the "
+     "turn and the next one, a backward, run as a pair",
      method<add_turn<Work::kF>>},
     {"backward", kTurnArguments, "adds a whole backward: both gradients in one turn",
      method<add_turn<Work::kB>>},

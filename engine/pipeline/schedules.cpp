@@ -190,9 +190,8 @@ const std::vector<ScheduleDef>& schedules() {
   static const std::vector<ScheduleDef> all = [] {
     std::vector<ScheduleDef> rows = {
         {"1f1b",
-         "a forward and a backward in turn, after as many forwards as ranks follow "
-         "(PipeDream-Flush, "
-         "arXiv 2006.09503; Megatron-LM)",
+         "a forward and a backward in turn, after as many forwards as ranks follow (arXiv "
+         "2006.09503, PipeDream-Flush; Megatron-LM d98e8a6)",
          {},
          1,
          Placing::kLoop,

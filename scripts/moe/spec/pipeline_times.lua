@@ -10,7 +10,7 @@ local M = {}
 
 M.constructors, M.rows = pipeline.load(policy.constructors)
 
-local MOST_TURNS = 2 ^ 24  -- stages x micro-batches
+local MOST = 2 ^ 24  -- stages x micro-batches of a pipeline
 
 local function time(doc, default)
   return { type = "number", lo = 0, hi = 1e15, default = default, doc = doc }
@@ -133,6 +133,12 @@ local function check_costs(c, query, at)
   query.links = core.array(c.send.links)
 end
 
+local function check_size(query, at)
+  if query.stages * query.micro_batches <= MOST then return end
+  errors.user(("moe.pipeline_times.micro_batches: %d micro-batches on %d stages are more than %d "
+    .. "together; give fewer"):format(query.micro_batches, query.stages, MOST), at)
+end
+
 -- Returns the turns of a schedule in Lua.
 local function turns_of(name, def, options, query, at)
   local p = core.pipeline_turns { ranks = query.ranks, stages = query.stages,
@@ -191,10 +197,7 @@ local function of_schedule(c, query, at)
     refuse(name, "two_stages_a_rank", ("the placement two_way has two stages per rank, not %g; "
       .. "give chunks = 2"):format(options.chunks), at)
   end
-  if query.stages * c.micro_batches > MOST_TURNS then
-    errors.user(("moe.pipeline_times.micro_batches: %g micro-batches of %g stages are more than "
-      .. "%g; give fewer"):format(c.micro_batches, query.stages, MOST_TURNS), at)
-  end
+  check_size(query, at)
   query.schedule, query.group = name, options.group
   return def.turns and turns_of(name, def, options, query, at)
 end
@@ -216,10 +219,7 @@ local function of_table(c, query, at)
     schema.refuse(path .. "stages", query.stages, ("%g, as many as ranks, for the placement "
       .. "two_way"):format(query.ranks), at)
   end
-  if query.stages * c.micro_batches > MOST_TURNS then
-    schema.refuse(path .. "stages", query.stages, ("at most %g / micro_batches"):format(MOST_TURNS),
-      at)
-  end
+  check_size(query, at)
   query.table, query.spelled, query.placement = c.table, c.transfers, c.placement
 end
 

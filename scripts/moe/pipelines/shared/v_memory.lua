@@ -78,7 +78,8 @@ local function after(entry, held, owed, with_w)
   return owed > 0 and held - 1 or held, math.max(owed - 1, 0)
 end
 
--- The activations that a rank holds after each slot, which stay at most `cap` when entries move.
+-- Returns the activations that a rank holds and the W that it owes after each slot, with the
+-- function that moves entries, and the most that it holds.
 local function memory_of(row, last, with_w)
   local m, most = { held = { [-1] = 0 }, owed = { [-1] = 0 } }, 0
   for slot = 0, last do
@@ -217,8 +218,8 @@ function M.build(num_ranks, num_micro, slots)
   return turns_of(plan, put_w(plan))
 end
 
---- `prepare` of both schedules: returns the turns of each rank, at most of so many micro-batches that
---- the middle has a regular period of six turns, and how many more micro-batches there are.
+--- `prepare` of both schedules: returns the turns of each rank, at most of so many micro-batches
+--- that the middle has a regular period of six turns, and how many more micro-batches there are.
 function M.prepare(p, slots)
   if p.chunks ~= 2 then
     p:refuse("two_stages_a_rank", "the schedule has two stages per rank; give chunks = 2")
