@@ -206,7 +206,8 @@ Timeline compose(const std::vector<Row>& rows, const Shape& shape, const Costs& 
 }
 
 std::vector<Finding> find_deadlock(const std::vector<Row>& rows, const Shape& shape, bool spelled) {
-  Clock clock(rows, shape, {}, spelled);
+  const Costs none;
+  Clock clock(rows, shape, none, spelled);
   clock.run();
   return clock.stuck();
 }
