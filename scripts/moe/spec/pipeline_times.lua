@@ -233,7 +233,7 @@ end
 
 schema.record("pipeline times", "times", "a pipeline schedule in numbers; ranks count from 1, "
   .. "stages and micro-batches in texts from 0", {
-  { "rows", "string[]?", "the turns of each rank, as text" },
+  { "rows", "string[]?", "the turns of each rank, as text; transfers are left out" },
   { "errors", "{ code: string, rank: integer?, action: string }[]?",
     "what is wrong with the table or schedule; there is then nothing else" },
   { "entries", "{ text: string, begin: number, end: number }[][]?",
