@@ -126,8 +126,9 @@ json pipelines() {
                    {"doc", def.doc},
                    {"kind", "pipeline"},
                    {"chunks", def.chunks},
-                   {"placement", name_of(def.placing)},
-                   {"options", options_json(def.options)}});
+                   {"fixed_chunks", def.fixed_chunks},
+                   {"grouped", def.grouped},
+                   {"placement", name_of(def.placing)}});
   }
   return all;
 }

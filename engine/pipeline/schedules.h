@@ -3,11 +3,8 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "engine/base/errors.h"
-#include "engine/base/option.h"
 #include "engine/pipeline/turn.h"
 
 namespace moe::pipeline {
@@ -20,17 +17,15 @@ struct Query {
 
 struct ScheduleDef {
   std::string name, doc;
-  std::vector<OptionSpec> options;  // "group", or none
-  int64_t chunks;                   // stages per rank unless asked for others
+  int64_t chunks;     // stages per rank unless asked for others
+  bool fixed_chunks;  // whether only so many are possible
+  bool grouped;       // whether it has groups
   Placing placing;
   /// Returns the turns of a rank, those of a stage with its micro-batches in ascending order.
-  /// Throws refusal() if the schedule does not exist for these numbers.
+  /// Throws UserError "code: reason" if the schedule does not exist for these numbers.
   Turns (*turns)(const Query& query, int64_t rank);
 };
 
 const std::vector<ScheduleDef>& schedules();
-
-/// Returns the error that a schedule does not exist: "short_last_group: the last group has ..".
-UserError refusal(std::string_view code, std::string_view reason);
 
 }  // namespace moe::pipeline

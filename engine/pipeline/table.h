@@ -1,11 +1,11 @@
-// Schedules as text, in the form of PyTorch's CSV files (torch/distributed/pipelining): a line per
-// rank, with cells "<stage><work><micro-batch>" such as 3F0 that commas separate, pairs as
-// (0F7;7B3)OVERLAP_F_B, and transfers, where they are spelled out, as 0SEND_F1. An empty cell is an
-// idle slot without meaning. Added here: spaces, and comments from # to the end of the line.
+// Schedules as text, in the form of PyTorch's CSV files (torch/distributed/pipelining), and what is
+// wrong in them. A row per rank has cells "<stage><work><micro-batch>" such as 3F0 that commas
+// separate, pairs as (0F7;7B3)OVERLAP_F_B, and transfers, where they are spelled out, as 0SEND_F1.
+// An empty cell is an idle slot without meaning.
 #pragma once
 
+#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "engine/pipeline/turn.h"
@@ -15,10 +15,15 @@ namespace moe::pipeline {
 /// A cell of a table, or half a pair. Unlike a turn it names a stage, which in a wrong table may be
 /// on another rank.
 struct Action {
-  Work work;
+  Work work = Work::kF;
   bool beside = false;  // as Turn::beside
   int32_t stage = 0, micro = 0;
   bool operator==(const Action&) const = default;
+
+  /// The stage at the other end of a transfer, or that waits for the result of an F, B or I.
+  int32_t other() const {
+    return stage + (work == Work::kF || work == Work::kSendF || work == Work::kRecvB ? 1 : -1);
+  }
 };
 using Row = std::vector<Action>;
 
@@ -32,22 +37,32 @@ struct Finding {
 
 struct Table {
   std::vector<Row> rows;         // one per rank
-  std::vector<Finding> unknown;  // cells that are no action ("bad_action")
+  std::vector<Finding> unknown;  // cells that are no action
 };
 
-/// Reads a table. Lines without any cell or comma count as rows only if there are exactly `ranks`
-/// lines apart from comments; missing rows are empty. ranks: 0, as many as there are rows. Throws
-/// UserError if there are no rows, or more than `ranks`.
-Table parse_table(std::string_view text, int64_t ranks);
-
+/// Reads rows without spaces.
+Table parse_table(const std::vector<std::string>& rows);
 std::string text_of(const Action& action);
-/// Returns the text of the entry that begins with row[at], an action or a pair; appends it.
-std::string entry_text(const Row& row, size_t at);
-void append_entry(std::string& text, const Row& row, size_t at);
-/// Returns the row as a line of a table.
-std::string text_of(const Row& row);
-
-/// Returns a rank's turns as the row of a table. Requires: chunks below shape.chunks().
+/// Returns the text of a row or a part of one.
+std::string text_of(std::span<const Action> row);
+/// Returns a rank's turns as the row of a table.
 Row row_of(const Turns& turns, int64_t rank, const Shape& shape);
+
+/// Returns all that is wrong with the table:
+///   bad_action               no action; or a transfer, though transfers are not spelled out
+///   out_of_range             no such stage or micro-batch, or no neighbour to transfer to
+///   twice                    an action that an earlier cell has
+///   wrong_rank               the rank does not hold the stage for this micro-batch
+///   missing                  F; B where there is no backward at all, else I or W; has no rank
+///   whole_and_split          B beside I or W of the same stage and micro-batch; names the B
+///   backward_before_forward  B or I before its F on one rank, or in one pair with it
+///   weight_before_input      W before its I on one rank
+///   send_missing, receive_missing, send_receive_order
+///       if transfers are spelled out: what the table lacks of a transfer between two ranks; for
+///       each ordered pair of ranks the first receive that does not meet the send of its place
+///       (sends have no tags)
+///   deadlock                 where a rank waits for ever; only if nothing else is found
+/// spelled: whether the rows have all transfers between ranks.
+std::vector<Finding> find_faults(const Table& table, const Shape& shape, bool spelled);
 
 }  // namespace moe::pipeline

@@ -1,18 +1,14 @@
 #include "engine/pipeline/timeline.h"
 
 #include <algorithm>
-#include <map>
-#include <utility>
-
-#include "engine/base/errors.h"
 
 namespace moe::pipeline {
 namespace {
 
 constexpr double kNever = -1;
 
-double at_stage(const std::vector<double>& times, int32_t stage) {
-  return times.empty() ? 0 : times[static_cast<size_t>(stage)];
+double at_stage(const std::vector<double>& values, int32_t stage, double none) {
+  return values.empty() ? none : values[static_cast<size_t>(stage)];
 }
 
 /// Runs all rows; a rank whose next entry cannot begin yet is taken up again when something arrives
@@ -21,16 +17,17 @@ class Clock {
  public:
   Clock(const std::vector<Row>& rows, const Shape& shape, const Costs& costs, bool spelled)
       : rows_(rows), shape_(shape), costs_(costs), spelled_(spelled), ranks_(rows.size()) {
-    const size_t size = shape.index(shape.stages, 0);
-    for (int what : {kActivation, kGradient}) {
-      arrived_[what].assign(size, kNever);
-      if (spelled) made_[what].assign(size, 0), sent_[what].assign(size, 0);
+    for (const Work work : {Work::kF, Work::kB}) ready_of(work).assign(size(), kNever);
+    for (size_t work = 4; spelled && work < 8; ++work) ready_[work].assign(size(), kNever);
+    const int64_t last = shape.stages - 1;
+    for (int64_t micro = 0; micro < shape.micro_batches; ++micro) {
+      ready_of(Work::kF)[shape.index(0, micro)] = 0;
+      ready_of(Work::kB)[shape.index(last, micro)] = 0;
     }
-    for (const LinkTime& link : costs.links) links_[{link.from, link.to}] = link.time;
-    timeline_.entries.resize(rows.size());
+    t_.begins.resize(rows.size()), t_.ends.resize(rows.size());
   }
 
-  void run() {
+  Timeline run() {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) waiting_.push_back(rank);
     while (!waiting_.empty()) {
       const size_t rank = waiting_.back();
@@ -38,147 +35,119 @@ class Clock {
       while (ranks_[rank].next < rows_[rank].size() && step(rank)) {
       }
     }
-  }
-
-  std::vector<Finding> stuck() const {
-    std::vector<Finding> found;
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      if (ranks_[rank].next == rows_[rank].size()) continue;
-      found.push_back(
-          {"deadlock", static_cast<int64_t>(rank), entry_text(rows_[rank], ranks_[rank].next)});
-    }
-    return found;
-  }
-
-  Timeline timeline() {
-    Timeline& t = timeline_;
-    for (const auto& entries : t.entries) {
-      if (!entries.empty()) t.step = std::max(t.step, entries.back().end);
-    }
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      const auto& entries = t.entries[rank];
-      const double busy = ranks_[rank].busy;
-      const double whole = entries.empty() ? 0 : entries.back().end - entries.front().begin;
-      t.busy.push_back(busy);
-      t.bubble.push_back(t.step - busy);
-      t.inner.push_back(whole - busy);
-      t.sending.push_back(ranks_[rank].sending);
-    }
-    return std::move(t);
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) finish(rank);
+    for (const double busy : t_.busy) t_.bubble.push_back(t_.step - busy);
+    return std::move(t_);
   }
 
  private:
-  static constexpr int kActivation = 0, kGradient = 1;
   struct Rank {
     size_t next = 0;  // the first action that has not run
     double free = 0;  // when the rank has nothing more to do
-    double busy = 0, sending = 0;
+    double busy = 0, sending = 0, held = 0, peak = 0;
   };
 
-  /// Runs the next entry of the rank; returns whether it could begin.
+  size_t size() const { return shape_.index(shape_.stages, 0); }
+  std::vector<double>& ready_of(Work work) { return ready_[static_cast<size_t>(work)]; }
+
+  /// When the action can begin, apart from its rank; kNever if that is not known yet. Requires: no
+  /// W, which waits for nothing.
+  double& ready(Work work, int64_t stage, int64_t micro) {
+    return ready_of(work == Work::kI ? Work::kB : work)[shape_.index(stage, micro)];
+  }
+
+  /// Runs the rank's next entry; returns whether it could begin.
   bool step(size_t rank) {
-    const Row& row = rows_[rank];
     Rank& state = ranks_[rank];
-    const Action& first = row[state.next];
-    if (is_transfer(first.work)) return transfer(rank, first);
-    const Action* second = first.beside ? &row[state.next + 1] : nullptr;
-    double begin = ready(first);
-    if (second != nullptr && begin != kNever) {
-      const double other = ready(*second);
-      begin = other == kNever ? kNever : std::max(begin, other);
+    const Action* const first = &rows_[rank][state.next];
+    const std::span<const Action> entry(first, first->beside ? 2 : 1);
+    double begin = state.free;
+    for (const Action& a : entry) {
+      const double ready_at = a.work == Work::kW ? 0 : ready(a.work, a.stage, a.micro);
+      if (ready_at == kNever) return false;
+      begin = std::max(begin, ready_at);
     }
-    if (begin == kNever) return false;
-    begin = std::max(begin, state.free);
-    const double length = second ? length_of_pair(first, *second) : length_of(first);
-    timeline_.entries[rank].push_back({state.next, begin, begin + length});
-    state.busy += length;
-    state.free = begin + length;
-    state.next += second ? 2 : 1;
+    state.next += entry.size();
+    if (!is_transfer(first->work)) {
+      state.free = begin + length(entry);
+      state.busy += state.free - begin;
+      t_.begins[rank].push_back(begin), t_.ends[rank].push_back(state.free);
+    }
     const double end = state.free;
-    deliver(first, rank, end);
-    if (second) deliver(*second, rank, end);
+    for (const Action& a : entry) {
+      hold(state, a);
+      deliver(a, rank, end);
+    }
     return true;
   }
 
-  /// Returns when the action can begin, apart from its rank; kNever if that is not known yet.
-  double ready(const Action& a) const {
-    const int what = a.work == Work::kF ? kActivation : kGradient;
-    const int64_t last = what == kActivation ? 0 : shape_.stages - 1;
-    if (a.work == Work::kW || a.stage == last) return 0;
-    return arrived_[what][shape_.index(a.stage, a.micro)];
-  }
-
-  double length_of(const Action& a) const {
-    if (a.work == Work::kF) return at_stage(costs_.f, a.stage);
-    if (a.work == Work::kB && !costs_.b.empty()) return at_stage(costs_.b, a.stage);
-    return (a.work == Work::kW ? 0 : at_stage(costs_.i, a.stage)) +
-           (a.work == Work::kI ? 0 : at_stage(costs_.w, a.stage));
-  }
-
-  double length_of_pair(const Action& f, const Action& b) const {
-    const double sum = length_of(f) + length_of(b);
-    const double longer = std::max(length_of(f), length_of(b));
-    switch (costs_.pair) {
-      case PairRule::kSum:
-        return sum;
-      case PairRule::kMax:
-        return longer;
-      case PairRule::kFixed:
-        return costs_.pair_value;
-      case PairRule::kSaving:
-        return std::max(sum - costs_.pair_value, longer);
+  double length(std::span<const Action> entry) const {
+    double sum = 0, longer = 0;
+    for (const Action& a : entry) {
+      const double one = at_stage(costs_.times[static_cast<size_t>(a.work)], a.stage, 0);
+      sum += one;
+      longer = std::max(longer, one);
     }
-    return sum;
+    if (entry.size() == 1) return sum;
+    return costs_.pair.value_or(std::max(sum - costs_.pair_saving, longer));
   }
 
-  /// Hands the result of an action that ended at `end` to the stage that needs it, if any.
+  void hold(Rank& state, const Action& a) const {
+    if (is_transfer(a.work)) return;
+    const std::array<double, 4> taken = {1, -1, costs_.keep_w - 1, -costs_.keep_w};  // F, B, I, W
+    state.held += at_stage(costs_.act, a.stage, 1) * taken[static_cast<size_t>(a.work)];
+    state.peak = std::max(state.peak, state.held);
+  }
+
+  /// Lets begin what waits for an action that ended at `end`.
   void deliver(const Action& a, size_t rank, double end) {
-    const int what = a.work == Work::kF ? kActivation : kGradient;
-    const int64_t to = a.stage + (what == kActivation ? 1 : -1);
+    const bool activation = a.work == Work::kF || a.work == Work::kSendF || a.work == Work::kRecvF;
+    const Work work = activation ? Work::kF : Work::kB;
+    const bool receives = a.work == Work::kRecvF || a.work == Work::kRecvB;
+    const int32_t to = receives ? a.stage : a.other();
     if (a.work == Work::kW || to < 0 || to >= shape_.stages) return;
-    const size_t index = shape_.index(to, a.micro);
     const auto receiver = static_cast<size_t>(shape_.rank_of(to, a.micro));
-    if (spelled_) made_[what][index] = 1;
-    if (receiver == rank) {
-      arrived_[what][index] = end;
+    if (is_transfer(a.work) && !receives) {
+      ready(activation ? Work::kRecvF : Work::kRecvB, to, a.micro) = end;
+    } else if (receiver == rank) {
+      ready(work, to, a.micro) = end;
     } else if (!spelled_) {
-      arrived_[what][index] = arrival(what, rank, receiver, end);
-      waiting_.push_back(receiver);
+      ready(work, to, a.micro) = arrival(activation, rank, receiver, end);
     }
+    if (spelled_ && !is_transfer(a.work)) {
+      ready(activation ? Work::kSendF : Work::kSendB, a.stage, a.micro) = end;
+    }
+    if (receiver != rank) waiting_.push_back(receiver);
   }
 
   /// Returns when a transfer of what ended at `end` arrives; it takes its place on link or sender.
-  double arrival(int what, size_t rank, size_t receiver, double end) {
-    double time = what == kActivation ? costs_.send_f : costs_.send_b;
-    const std::pair<int64_t, int64_t> link(rank, receiver);
-    if (!links_.empty()) {
-      const auto given = links_.find(link);
-      if (given != links_.end()) time = given->second;
-    }
+  double arrival(bool activation, size_t from, size_t to, double end) {
+    const std::pair<int64_t, int64_t> link(from, to);
+    const auto given = costs_.links.find(link);
+    const double usual = activation ? costs_.send_f : costs_.send_b;
+    const double time = given == costs_.links.end() ? usual : given->second;
     if (costs_.mode == SendMode::kAsync) return end + time;
     if (costs_.mode == SendMode::kLink) {
       double& free = link_free_[link];
       return free = std::max(free, end) + time;
     }
-    ranks_[rank].sending += time;
-    return ranks_[rank].free += time;
+    ranks_[from].sending += time;
+    return ranks_[from].free += time;
   }
 
-  /// Runs a transfer that the row spells out; returns whether it could begin.
-  bool transfer(size_t rank, const Action& a) {
-    const bool sends = a.work == Work::kSendF || a.work == Work::kSendB;
-    const int what = a.work == Work::kSendF || a.work == Work::kRecvF ? kActivation : kGradient;
-    const int64_t to = a.stage + (!sends ? 0 : what == kActivation ? 1 : -1);
-    const size_t index = shape_.index(to, a.micro);
-    if ((sends ? made_ : sent_)[what][index] == 0) return false;
-    if (sends) {
-      sent_[what][index] = 1;
-      waiting_.push_back(static_cast<size_t>(shape_.rank_of(to, a.micro)));
-    } else {
-      arrived_[what][index] = 0;
-    }
-    ++ranks_[rank].next;
-    return true;
+  void finish(size_t rank) {
+    const Rank& state = ranks_[rank];
+    const std::vector<double>& ends = t_.ends[rank];
+    const double whole = ends.empty() ? 0 : ends.back() - t_.begins[rank].front();
+    t_.step = std::max(t_.step, ends.empty() ? 0 : ends.back());
+    t_.busy.push_back(state.busy);
+    t_.inner.push_back(whole - state.busy);
+    t_.sending.push_back(state.sending);
+    t_.peak.push_back(state.peak);
+    if (state.next == rows_[rank].size()) return;
+    const Action* const at = &rows_[rank][state.next];
+    t_.stuck.push_back(
+        {"deadlock", static_cast<int64_t>(rank), text_of(std::span(at, at->beside ? 2 : 1))});
   }
 
   const std::vector<Row>& rows_;
@@ -186,60 +155,17 @@ class Clock {
   const Costs& costs_;
   const bool spelled_;
   std::vector<Rank> ranks_;
-  std::vector<size_t> waiting_;  // ranks whose next entry may begin
-  // [activation, gradient][stage that needs it, micro-batch]
-  std::array<std::vector<double>, 2> arrived_;       // when; kNever: not known yet
-  std::array<std::vector<uint8_t>, 2> made_, sent_;  // only if transfers are spelled out
-  std::map<std::pair<int64_t, int64_t>, double> links_, link_free_;
-  Timeline timeline_;
+  std::vector<size_t> waiting_;               // ranks whose next entry may begin
+  std::array<std::vector<double>, 8> ready_;  // [work][stage, micro-batch]; B also of I
+  std::map<std::pair<int64_t, int64_t>, double> link_free_;
+  Timeline t_;
 };
 
 }  // namespace
 
-Timeline compose(const std::vector<Row>& rows, const Shape& shape, const Costs& costs) {
-  std::vector<Row> turns = rows;
-  for (Row& row : turns) std::erase_if(row, [](const Action& a) { return is_transfer(a.work); });
-  Clock clock(turns, shape, costs, false);
-  clock.run();
-  MOE_CHECK(clock.stuck().empty(), "a pipeline waits at {}", clock.stuck()[0].action);
-  return clock.timeline();
-}
-
-std::vector<Finding> find_deadlock(const std::vector<Row>& rows, const Shape& shape, bool spelled) {
-  const Costs none;
-  Clock clock(rows, shape, none, spelled);
-  clock.run();
-  return clock.stuck();
-}
-
-std::vector<double> peaks(const std::vector<Row>& rows, const std::vector<double>& act,
-                          double keep_w) {
-  std::vector<double> all;
-  for (const Row& row : rows) {
-    double held = 0, most = 0;
-    for (const Action& a : row) {
-      const double weight = act.empty() ? 1 : at_stage(act, a.stage);
-      switch (a.work) {
-        case Work::kF:
-          held += weight;
-          break;
-        case Work::kB:
-          held -= weight;
-          break;
-        case Work::kI:
-          held -= weight * (1 - keep_w);
-          break;
-        case Work::kW:
-          held -= weight * keep_w;
-          break;
-        default:
-          break;
-      }
-      most = std::max(most, held);
-    }
-    all.push_back(most);
-  }
-  return all;
+Timeline compose(const std::vector<Row>& rows, const Shape& shape, const Costs& costs,
+                 bool spelled) {
+  return Clock(rows, shape, costs, spelled).run();
 }
 
 }  // namespace moe::pipeline

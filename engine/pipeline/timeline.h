@@ -7,18 +7,14 @@
 // its end. Transfers inside a rank take no time.
 #pragma once
 
+#include <map>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "engine/pipeline/table.h"
 
 namespace moe::pipeline {
-
-/// How long a pair takes: both lengths in sequence; the longer half; `value`; or `value` less than
-/// both in sequence, at least the longer half.
-enum class PairRule : uint8_t { kSum, kMax, kFixed, kSaving };
-constexpr std::array<const char*, 4> names_of(PairRule) {
-  return {"sum", "max", "fixed", "saving"};
-}
 
 /// A transfer between ranks begins at the end of what it sends. kAsync: all at once. kLink: those
 /// of an ordered pair of ranks one after the other, in the sender's order, of a pair the activation
@@ -28,47 +24,36 @@ constexpr std::array<const char*, 3> names_of(SendMode) {
   return {"async", "link", "blocking"};
 }
 
-/// The time of transfers from one rank to another, in place of Costs::send_f and send_b.
-struct LinkTime {
-  int64_t from = 0, to = 0;
-  double time = 0;
-};
-
 struct Costs {
-  std::vector<double> f, b, i, w;  // [stages]; none: 0. Of b none: i + w
-  PairRule pair = PairRule::kSum;
-  double pair_value = 0;
+  std::array<std::vector<double>, 4> times;  // [F, B, I, W][stage]; none: 0
+  std::optional<double> pair;  // how long a pair takes; none: both lengths in sequence, less
+  double pair_saving = 0;      // this, at least the longer half
   SendMode mode = SendMode::kAsync;
-  double send_f = 0, send_b = 0;  // of an activation, of a gradient
-  std::vector<LinkTime> links;
-};
-
-struct Entry {
-  size_t at = 0;  // the first action of the entry in its row
-  double begin = 0, end = 0;
+  double send_f = 0, send_b = 0;                        // an activation, a gradient between ranks
+  std::map<std::pair<int64_t, int64_t>, double> links;  // [from, to]: in place of send_f and send_b
+  // What an activation counts in Timeline::peak, [stage] (none: 1), and its share from I to W.
+  std::vector<double> act;
+  double keep_w = 1;
 };
 
 struct Timeline {
-  std::vector<std::vector<Entry>> entries;  // [rank]
-  double step = 0;                          // the last end
+  std::vector<std::vector<double>> begins, ends;  // [rank][entry]
+  double step = 0;                                // the last end
   // [rank]. busy: sum of the entries' lengths; bubble = step - busy; inner = last end - first begin
   // - busy; sending: the time that blocking transfers occupy the rank, a part of the bubble.
   std::vector<double> busy, bubble, inner, sending;
+  // [rank]: the most activations held at once, in stages x micro-batches. An F takes one at its
+  // begin, B gives it back at its end, I all but keep_w of it and W the rest. In a pair the F takes
+  // before the B gives.
+  std::vector<double> peak;
+  std::vector<Finding> stuck;  // "deadlock" for each rank that waits for ever, and at which entry
 };
 
-/// Returns the timeline of rows in which find_faults() finds nothing; transfers that the rows spell
-/// out are left out. The time of this grows linearly with the entries.
-Timeline compose(const std::vector<Row>& rows, const Shape& shape, const Costs& costs);
-
-/// Returns a finding "deadlock" for each rank that waits for ever, with the entry at which it
-/// stands. Requires rows in which find_faults() finds nothing else.
-std::vector<Finding> find_deadlock(const std::vector<Row>& rows, const Shape& shape, bool spelled);
-
-/// Returns the most activations that each rank holds at once, in stages x micro-batches, counted
-/// with the weight of the stage in `act` [stages] if that is given. An F takes an activation at its
-/// begin, B gives it back at its end, I all but keep_w of it and W the rest. In a pair the F takes
-/// before the B gives.
-std::vector<double> peaks(const std::vector<Row>& rows, const std::vector<double>& act,
-                          double keep_w);
+/// Returns the timeline of rows in which find_faults() finds nothing but deadlocks. The time of
+/// this grows linearly with the entries. spelled: the rows have all transfers between ranks; a
+/// receive waits for its send, sends wait for nobody, and only `stuck` has a meaning. Otherwise the
+/// rows have no transfers, and each is begun at the end of what it sends.
+Timeline compose(const std::vector<Row>& rows, const Shape& shape, const Costs& costs,
+                 bool spelled = false);
 
 }  // namespace moe::pipeline

@@ -33,9 +33,9 @@ constexpr std::array<const char*, 3> names_of(Placing) {
 }
 
 struct Turn {
-  Work work;            // no transfer
-  bool beside = false;  // runs together with the next turn: an F with the B after it
+  Work work;  // no transfer
   int32_t micro = 0, chunk = 0;
+  bool beside = false;  // runs together with the next turn: an F with the B after it
 };
 using Turns = std::vector<Turn>;
 
@@ -43,8 +43,6 @@ struct Shape {
   int64_t ranks = 1, stages = 1, micro_batches = 1;
   Placing placing = Placing::kLoop;
 
-  /// The stages that a rank holds.
-  int64_t chunks() const { return placing == Placing::kTwoWay ? 2 : stages / ranks; }
   bool goes_up(int64_t chunk) const { return placing != Placing::kLoop && chunk % 2 != 0; }
   int64_t rank_of(int64_t stage, int64_t micro) const {
     const int64_t way = placing == Placing::kTwoWay ? micro >= micro_batches / 2 : stage / ranks;

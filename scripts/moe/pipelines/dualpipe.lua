@@ -1,7 +1,6 @@
 -- DualPipe (arXiv 2412.19437; deepseek-ai/DualPipe 3da1bbe, dualpipe.py): micro-batches enter at
 -- both ends of the ranks, so that each rank holds two stages and runs the forward of one way beside
 -- the backward of the other. The steps have the numbers of dualpipe.py.
-
 local function check(p)
   if p.ranks % 2 ~= 0 then
     p:refuse("odd_ranks", ("DualPipe needs an even number of ranks, not %d"):format(p.ranks))
@@ -14,59 +13,53 @@ local function check(p)
   end
 end
 
--- Returns functions that give the turns of a rank: way 0 is that of the micro-batches that enter at
--- the rank's half, way 1 the other. A gradient of weights is always the oldest that is owed.
-local function turns_of(p, enters_first)
-  local n, owed, first = p.micro_batches / 2, {}, 1
-  local function next_of(counts)
-    return function(way)
-      counts[way] = counts[way] + 1
-      return counts[way] + ((way == 0) == enters_first and 0 or n)
-    end
-  end
-  local forwards, backwards = next_of { [0] = 0, 0 }, next_of { [0] = 0, 0 }
-  local t = {}
-  function t.f(way, beside) p:forward(forwards(way), { beside = beside }) end
-  function t.b(way) p:backward(backwards(way)) end
-  function t.i(way)
-    owed[#owed + 1] = backwards(way)
-    p:dx(owed[#owed])
-  end
-  function t.w()
-    p:dw(owed[first])
-    first = first + 1
-  end
-  function t.pair(forward, backward)
-    t.f(forward, true)
-    t.b(backward)
-  end
-  return t
-end
-
 return function(moe)
   return moe.policy.pipeline {
     name = "dualpipe",
     doc = "micro-batches enter at both ends, and forwards of one way run beside backwards of the "
       .. "other; each stage is held twice (arXiv 2412.19437, deepseek-ai/DualPipe 3da1bbe)",
-    chunks = 2, placement = "two_way",
-    prepare = check,
+    chunks = 2, fixed_chunks = true, placement = "two_way",
     turns = function(p, rank)
+      check(p)
       local half = p.ranks / 2
       local h = math.min(rank - 1, p.ranks - rank)  -- ranks between this one and its end
       local inner = half - 1 - h
-      local t = turns_of(p, rank <= half)
-      for _ = 1, 2 * inner do t.f(0) end                                 -- 1
-      for _ = 1, h + 1 do t.f(0) t.f(1) end                              -- 2
-      for _ = 1, inner do t.i(1) t.w() t.f(1) end                        -- 3
-      for k = 1, p.micro_batches / 2 - p.ranks + h + 1 do                -- 4
-        t.f(0, k > 1 or inner > 0)  -- on the middle ranks the first two do not overlap
-        t.b(1)
-        t.pair(1, 0)
+      -- The last micro-batch of each way: 0 is that which enters at the rank's half, 1 the other.
+      local first = rank <= half and 0 or p.micro_batches / 2
+      local last = { F = { [0] = first, p.micro_batches / 2 - first } }
+      last.B = { [0] = last.F[0], last.F[1] }
+      local owed, done = {}, 0  -- I whose W are to come, and how many W there are
+      -- Adds turns so many times, each with its way; + is an F beside the next, W the oldest owed.
+      local function add(times, turns)
+        for _ = 1, times do
+          for work, way, beside in turns:gmatch "(%u)(%d?)(%+?)" do
+            local count, m = last[work == "F" and "F" or "B"], nil
+            if work == "W" then
+              done = done + 1
+              p:dw(owed[done])
+            else
+              way = tonumber(way)
+              m = count[way] + 1
+              count[way] = m
+            end
+            if work == "F" then p:forward(m, { beside = beside == "+" }) end
+            if work == "B" then p:backward(m) end
+            if work == "I" then
+              p:dx(m)
+              owed[#owed + 1] = m
+            end
+          end
+        end
       end
-      for _ = 1, inner do t.b(1) t.pair(1, 0) end                        -- 5
-      for k = 1, 2 * (h + 1) do (k <= h + 1 and t.b or t.i)(k % 2) end   -- 6
-      for _ = 1, inner do t.w() t.i(0) end                               -- 7
-      for _ = 1, h + 1 do t.w() end                                      -- 8
+      add(2 * inner, "F0")                                                       -- 1
+      add(h + 1, "F0 F1")                                                        -- 2
+      add(inner, "I1 W F1")                                                      -- 3
+      if inner == 0 then add(1, "F0 B1 F1+B0") end                               -- 4
+      add(p.micro_batches / 2 - p.ranks + h + (inner > 0 and 1 or 0), "F0+B1 F1+B0")
+      add(inner, "B1 F1+B0")                                                     -- 5
+      for k = 1, 2 * (h + 1) do add(1, (k <= h + 1 and "B" or "I") .. k % 2) end  -- 6
+      add(inner, "W I0")                                                         -- 7
+      add(h + 1, "W")                                                            -- 8
     end,
   }
 end

@@ -7,14 +7,10 @@ return function(moe)
     name = "v_min",
     doc = "two stages per rank in a V, for a third of the memory of 1f1b and two thirds of its "
       .. "bubble (V-Min, arXiv 2405.15362)",
-    chunks = 2, placement = "v",
-    prepare = function(p)
-      local ranks = p.ranks
-      local gap = ranks % 3 == 0 and 2 or 0
-      return v_memory.prepare(p, function(r)
-        return r, 2 * ranks - 1 - r, 2 * ranks + gap + r, 4 * ranks + gap - 1 - r
-      end)
-    end,
-    turns = v_memory.turns,
+    chunks = 2, fixed_chunks = true, placement = "v",
+    turns = v_memory.turns(function(n, r)
+      local gap = n % 3 == 0 and 2 or 0
+      return { r, 2 * n - 1 - r, 2 * n + gap + r, 4 * n + gap - 1 - r }
+    end),
   }
 end

@@ -3,21 +3,17 @@
 -- backwards as ranks come before.
 return function(moe)
   return moe.policy.pipeline {
-    name = "zb_h2",
+    name = "zb_h2", fixed_chunks = true,
     doc = "no bubble inside a rank for the memory of twice as many micro-batches (ZB-H2, "
       .. "arXiv 2401.10241)",
     turns = function(p, rank)
-      if p.chunks ~= 1 then
-        p:refuse("one_stage_a_rank", "the schedule has one stage per rank; give chunks = 1")
+      local n, lead, late = p.micro_batches, math.min(2 * (p.ranks - rank), p.micro_batches),
+        2 * (rank - 1)
+      for k = 1, n + lead + late do
+        if k <= n then p:forward(k) end
+        if k > lead and k <= n + lead then p:dx(k - lead) end
+        if k > lead + late then p:dw(k - lead - late) end
       end
-      local before, late = math.min(2 * (p.ranks - rank), p.micro_batches), 2 * (rank - 1)
-      for m = 1, before do p:forward(m) end
-      for m = 1, p.micro_batches do
-        if m + before <= p.micro_batches then p:forward(m + before) end
-        p:dx(m)
-        if m > late then p:dw(m - late) end
-      end
-      for m = math.max(1, p.micro_batches - late + 1), p.micro_batches do p:dw(m) end
     end,
   }
 end

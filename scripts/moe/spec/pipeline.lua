@@ -8,7 +8,56 @@ local M = {}
 
 local mt = schema.class("pipeline", "a pipeline schedule, for example moe.pipeline.zb_v {}")
 
-M.PLACEMENT = { type = "string", enum = { "loop", "v", "two_way" }, default = "loop",
+local CHUNKS = { type = "integer", lo = 1, hi = 1024, doc = "stages per rank" }
+
+local TURN = "(micro_batch: integer, options?: { chunk?: integer, beside?: boolean })"
+
+local Turns = schema.methods("pipeline turns", "p",
+  "the turns of one rank of a pipeline schedule, which the schedule gives in order", {
+    { "ranks", "integer", "pipeline ranks" },
+    { "chunks", "integer", "stages per rank" },
+    { "micro_batches", "integer", "micro-batches of a step" },
+    { "forward", TURN, "adds the forward of a micro-batch as the rank's next turn. chunk: which of "
+      .. "the rank's stages, by default the first, for placement = 'two_way' that of the "
+      .. "micro-batch; beside: the turn and the next one, a backward, run as a pair" },
+    { "backward", TURN, "adds a whole backward: both gradients in one turn" },
+    { "dx", TURN, "adds the gradient of the stage's input" },
+    { "dw", TURN, "adds the gradient of the stage's weights, after its dx" },
+    { "refuse", "(code: string, reason: string)",
+      "ends with an error: the schedule does not exist for these numbers" },
+  })
+
+for method, work in pairs { forward = "F", backward = "B", dx = "I", dw = "W" } do
+  Turns[method] = function(p, micro, options)
+    local two_way = p.placement == "two_way"
+    schema.field(p.fields.micro, micro, "micro-batch")
+    local o = options and schema.check(p.fields.options, options, "options of a turn") or {}
+    local chunk = o.chunk or two_way and micro > math.floor(p.micro_batches / 2) and 2 or 1
+    local up = p.placement ~= "loop" and chunk % 2 == 0
+    local cell = ("%d%s%d"):format((two_way and 0 or (chunk - 1) * p.ranks)
+      + (up and p.ranks - p.rank or p.rank - 1), work, micro - 1)
+    if p.first then
+      if work ~= "B" then
+        errors.user "the forward before has beside = true; give p:backward as the next turn"
+      end
+      cell, p.first = ("(%s;%s)OVERLAP_F_B"):format(p.first, cell), false
+    elseif o.beside then
+      if work ~= "F" then
+        errors.user("beside: a pair is a forward and the backward after it; give it to p:forward")
+      end
+      p.first = cell
+      return
+    end
+    p.cells[#p.cells + 1] = cell
+  end
+end
+
+function Turns:refuse(code, reason)
+  self.refused = ("%s: %s"):format(code, reason)
+  error(self.refused, 0)
+end
+
+local PLACEMENT = { type = "string", enum = { "loop", "v", "two_way" }, default = "loop",
   doc = "the rank of a stage. loop: stage modulo ranks; v: down the ranks and back; two_way: each "
     .. "rank holds two of as many stages as ranks, stage s of the first half of the micro-batches "
     .. "on rank s, of the second half counted from the last rank" }
@@ -17,26 +66,28 @@ M.PLACEMENT = { type = "string", enum = { "loop", "v", "two_way" }, default = "l
 M.DEFINITION = {
   chunks = { type = "integer", lo = 1, hi = 1024, default = 1,
     doc = "stages per rank unless the recipe asks for others (p.chunks)" },
-  placement = M.PLACEMENT,
-  prepare = { type = "function", as = "fun(p: moe.PipelineTurns, o: table): any",
-    doc = "called once before the ranks; its result is the last argument of `turns`. Refuses "
-      .. "numbers with p:refuse; o: the options" },
+  fixed_chunks = { type = "boolean", default = false, doc = "refuse other numbers of stages" },
+  placement = PLACEMENT,
   turns = { type = "function", required = true,
-    as = "fun(p: moe.PipelineTurns, rank: integer, o: table, prepared: any)",
+    as = "fun(p: moe.PipelineTurns, rank: integer, o: table)",
     doc = "gives the turns of a rank in order: p:forward(m), p:backward(m), p:dx(m), p:dw(m)" },
 }
 
---- What is known of each schedule, by name: { doc, chunks, placement, options = field list, and
---- prepare, turns of one in Lua }.
+--- What is known of each schedule, by name: { doc, chunks, fixed_chunks, placement, options = field
+--- list, and turns of one in Lua }.
 M.known = {}
 
-local CHUNKS = { type = "integer", lo = 1, hi = 1024, doc = "stages per rank" }
+local GROUP = { type = "integer", lo = 0, default = 0,
+  doc = "micro-batches of a group, at least as many as ranks; 0: as many" }
 
 --- Returns the constructor of a schedule with these options, which M.known gets.
 function M.define(name, def, options, path, at)
   if options.chunks then
     errors.user(path .. ".params.chunks: every pipeline has an option of this name; give the "
       .. "option another name", at)
+  end
+  if (options.group or {}).type == "number" then
+    options.group = schema.merged(GROUP, { default = options.group.default })
   end
   options.chunks = schema.merged(CHUNKS, { doc = ("stages per rank; default: %d"):format(
     def.chunks) })
@@ -47,54 +98,70 @@ function M.define(name, def, options, path, at)
   end
 end
 
-local TABLE = {
+--- Returns the rows of the schedule as texts; nil and why if it refuses the numbers, which are
+--- { ranks, chunks, micro_batches, placement }.
+function M.rows_of(name, numbers, options)
+  local rows, turns = {}, M.known[name].turns
+  if not turns then
+    local ok, got = pcall(core.pipeline_rows, schema.merged(options, schema.merged(numbers,
+      { schedule = name })))
+    return ok and got or nil, got
+  end
+  local p = setmetatable(schema.merged(numbers, { first = false, refused = false, fields = {
+    micro = { type = "integer", lo = 1, hi = numbers.micro_batches, required = true },
+    options = { beside = { type = "boolean" },
+      chunk = { type = "integer", lo = 1, hi = numbers.chunks } } } }), Turns)
+  local ok, e = xpcall(function()
+    for rank = 1, numbers.ranks do
+      p.rank, p.cells = rank, {}
+      turns(p, rank, options)
+      if p.first then
+        errors.user(("rank %d: the last turn has beside = true, but no backward follows"):format(
+          rank))
+      end
+      rows[rank] = table.concat(p.cells, ",")
+    end
+  end, errors.with_traceback)
+  if p.refused then return nil, p.refused end
+  if not ok then error(e, 0) end
+  return rows
+end
+
+--- Fields of a schedule as text.
+M.TABLE = {
   csv = { type = "string", required = true,
     doc = "a line per rank with cells such as 3F0, as PyTorch writes schedules" },
-  placement = M.PLACEMENT,
+  placement = PLACEMENT,
   chunks = schema.merged(CHUNKS, { required = true }),
-  micro_batches = { type = "integer", lo = 1, hi = 1e6, required = true,
-    doc = "micro-batches of a step" },
+  micro_batches = { type = "integer", lo = 1, required = true, doc = "micro-batches of a step" },
   transfers = { type = "boolean", default = false,
     doc = "whether the text spells out SEND and RECV" },
 }
 
 local function table_of(t)
-  local c = schema.check(TABLE, t, "moe.pipeline.table", errors.here())
-  return schema.object({ name = "table", table = c, options = { chunks = c.chunks } }, mt)
-end
-
--- Returns the options of a schedule of the engine as a field list.
-local function built_in_options(row)
-  local out = {}
-  for _, o in ipairs(row.options) do
-    out[o.name] = { type = "integer", lo = o.lo, hi = o.hi, default = o.default, doc = o.doc }
-  end
-  return out
+  return schema.object({ name = "table",
+    table = schema.check(M.TABLE, t, "moe.pipeline.table", errors.here()) }, mt)
 end
 
 --- Loads the files of pipelines/, each a function of a table with policy.pipeline that returns a
---- constructor, and docs of its options. Returns moe.pipeline, and a list of { name, doc, options }
---- for `moebench list`.
+--- constructor. Returns moe.pipeline, and a list of { name, doc, options } for `moebench list`.
 function M.load(policy)
   local constructors, rows = {}, {}
   for _, row in ipairs(core.table "pipelines") do
-    constructors[row.name] = M.define(row.name, row, built_in_options(row))
+    constructors[row.name] = M.define(row.name, row, { group = row.grouped and GROUP or nil })
   end
   for _, name in ipairs(core.library_files("pipelines", ".lua")) do
-    local docs
-    constructors[name], docs = require("moe.pipelines." .. name) { policy = policy }
-    for option, doc in pairs(docs or {}) do M.known[name].options[option].doc = doc end
+    constructors[name] = require("moe.pipelines." .. name) { policy = policy }
   end
-  local calls = { table = { table_of, TABLE, "moe.Pipeline",
+  local calls = { table = { table_of, M.TABLE, "moe.Pipeline",
     "a pipeline schedule as text, in the form of PyTorch's CSV files" } }
   for i, name in ipairs(schema.keys_of(constructors)) do
     local known = M.known[name]
     calls[name] = { constructors[name], known.options, "moe.Pipeline", known.doc }
     rows[i] = { name = name, doc = known.doc, options = {} }
     for _, key in ipairs(schema.keys_of(known.options)) do
-      local default = known.options[key].default
-      if key == "chunks" then default = known.chunks end
-      table.insert(rows[i].options, { name = key, default = default })
+      rows[i].options[#rows[i].options + 1] = { name = key,
+        default = known.options[key].default or known.chunks }
     end
   end
   return schema.functions("moe.pipeline", "pipeline schedule", calls), rows

@@ -10,18 +10,18 @@ local M = {}
 
 M.constructors, M.rows = pipeline.load(policy.constructors)
 
-local MOST = 2 ^ 24  -- stages x micro-batches of a pipeline
+local PATH = "moe.pipeline_times."
+local MOST = 2 ^ 24          -- stages x micro-batches of a pipeline
+local MOST_SYMBOLS = 2 ^ 20  -- of a layout
+local TIME = { type = "number", lo = 0, hi = 1e15 }
 
-local function time(doc, default)
-  return { type = "number", lo = 0, hi = 1e15, default = default, doc = doc }
-end
+local function time(doc, default) return schema.merged(TIME, { doc = doc, default = default }) end
 
 local function per_stage(doc)
   return { type = "any", as = "number|number[]", doc = doc .. "; one per stage, or one for all" }
 end
 
--- A whole number of at least 1, which is checked by count(), since its error has a code.
-local function whole(doc) return { type = "any", as = "integer", doc = doc } end
+local function whole(doc) return { type = "integer", lo = 1, code = "bad_number", doc = doc } end
 
 M.TIMES = {
   F = per_stage "times of forwards",
@@ -41,19 +41,18 @@ M.SEND = {
       .. "they occupy the sender" },
   f = time("time of an activation between ranks", 0),
   b = time("time of a gradient between ranks", 0),
-  links = { type = "list", of = { type = "list", of = { type = "number", lo = 0, hi = 1e15 } },
-    default = {}, doc = "{ from, to, time } in place of f and b; these ranks count from 0" },
+  links = { type = "list", of = { type = "list", of = TIME }, default = {},
+    doc = "{ from, to, time } in place of f and b; these ranks count from 0" },
 }
 
 M.FIELDS = {
   schedule = { type = "any", as = "string|moe.Pipeline",
     doc = "name of a schedule (moebench list pipelines), or a value such as moe.pipeline.zb_v {}" },
   table = { type = "string", doc = "in place of schedule: a line per rank with cells such as 3F0" },
-  placement = schema.merged(pipeline.PLACEMENT, { doc = "only with table: "
-    .. pipeline.PLACEMENT.doc }),
+  placement = schema.merged(schema.optional(pipeline.TABLE.placement), { doc = "only with table: "
+    .. pipeline.TABLE.placement.doc }),
   stages = whole "only with table: stages of all ranks; default: ranks x chunks",
-  transfers = { type = "boolean", default = false,
-    doc = "only with table: whether it spells out SEND and RECV" },
+  transfers = { type = "boolean", doc = "only with table: whether it spells out SEND and RECV" },
   ranks = whole "pipeline ranks; of a table by default its lines",
   chunks = whole "stages per rank; default: the schedule's own",
   micro_batches = whole "micro-batches of a step",
@@ -73,162 +72,153 @@ M.FIELDS = {
 M.LAYOUT = {
   layout = { type = "string", required = true, doc = "the layers of each stage, as Megatron-LM's "
     .. "--pipeline-model-parallel-layout: E embedding, t decoder layer, m MTP layer, L loss, | "
-    .. "between stages, x*n and (...)*n repeat" },
+    .. "between stages, x*n and (...)*n repeat; commas and spaces mean nothing" },
   ranks = schema.merged(whole "pipeline ranks", { required = true }),
 }
 
--- Returns a whole number of at least 1, or nil if none is given.
-local function count(value, path, at)
-  if value == nil then return nil end
-  if type(value) == "number" and value >= 1 and value <= 2 ^ 31 and value == math.floor(value) then
-    return value
-  end
-  schema.refuse(path, value, "a whole number of at least 1 (bad_number)", at)
-end
+local function fail(field, text, at, ...) errors.user(PATH .. field .. ": " .. text:format(...), at) end
 
-local function refuse(name, code, reason, at)
-  errors.user(("moe.pipeline_times.schedule: %s: %s: %s"):format(name, code, reason), at)
-end
-
-local function per_stage_of(value, stages, path, at)
+local function list_per_stage(value, stages, field, at)
   if value == nil or value == core.null then return nil end  -- null: of a JSON file
-  local out, number = {}, { type = "number", lo = 0, hi = 1e15 }
+  local list = value
   if type(value) == "number" then
-    for i = 1, stages do out[i] = schema.field(number, value, path, at) end
-    return core.array(out)
+    list = {}
+    for i = 1, stages do list[i] = schema.field(TIME, value, PATH .. field, at) end
   end
-  out = schema.field({ type = "list", of = number }, value, path, at)
-  if #out ~= stages then
-    errors.user(("%s: has %d numbers; give %d, one per stage"):format(path, #out, stages), at)
-  end
-  return core.array(out)
+  list = schema.field({ type = "list", of = TIME }, list, PATH .. field, at)
+  if #list == stages then return core.array(list) end
+  fail(field, "has %d numbers; give %d, one per stage", at, #list, stages)
 end
 
-local function check_costs(c, query, at)
-  local path = "moe.pipeline_times."
-  if c.times then
-    for key in pairs(M.TIMES) do
-      query[key:lower()] = per_stage_of(c.times[key], query.stages, path .. "times." .. key, at)
-    end
-    if not query.f or not (query.b or query.i and query.w) then
-      errors.user(path .. "times: give F, and I and W or, for whole backwards alone, B", at)
-    end
+-- Returns what the core takes of the times.
+local function costs_of(c, q, rows, at)
+  local out = { mode = c.send.mode, send_f = c.send.f, send_b = c.send.b, keep_w = c.keep_w,
+    links = core.array(c.send.links), act = list_per_stage(c.act, q.stages, "act", at) }
+  for key in pairs(c.times and M.TIMES or {}) do
+    out[key] = list_per_stage(c.times[key], q.stages, "times." .. key, at)
   end
-  local needs = c.pair.rule == "fixed" or c.pair.rule == "saving"
-  if needs and not c.pair.value then
-    errors.user(("%spair.value: is missing; the rule '%s' needs it"):format(path, c.pair.rule), at)
+  if c.times and not (out.F and (out.B or out.I and out.W)) then
+    fail("times", "give F, and I and W or, for whole backwards alone, B", at)
   end
+  if not out.B and out.I and out.W then
+    out.B = {}
+    for i, time_of_i in ipairs(out.I) do out.B[i] = time_of_i + out.W[i] end
+  end
+  if c.times and not (out.I and out.W) and table.concat(rows, ","):find "%d[IW]%d" then
+    fail("times", "the schedule has turns I and W; give the times I and W", at)
+  end
+  local rule, value = c.pair.rule, c.pair.value
+  if not value and (rule == "fixed" or rule == "saving") then
+    fail("pair.value", "is missing; the rule '%s' needs it", at, rule)
+  end
+  if rule == "fixed" then out.pair_time = value end
+  out.pair_saving = rule == "max" and 2 * TIME.hi or rule == "saving" and value or 0
   for i, link in ipairs(c.send.links) do
-    local where = ("%ssend.links[%d]"):format(path, i)
-    if #link ~= 3 then errors.user(where .. ": give { from, to, time }", at) end
+    local field = ("send.links[%d]"):format(i)
+    if #link ~= 3 then fail(field, "give { from, to, time }", at) end
     for k = 1, 2 do
-      schema.field({ type = "integer", lo = 0, hi = query.ranks - 1 }, link[k],
-        ("%s[%d]"):format(where, k), at)
+      schema.field({ type = "integer", lo = 0, hi = q.ranks - 1 }, link[k],
+        ("%s%s[%d]"):format(PATH, field, k), at)
     end
   end
-  query.act = per_stage_of(c.act, query.stages, path .. "act", at)
-  query.timed, query.keep_w, query.entries = c.times ~= nil, c.keep_w, c.entries
-  query.pair, query.pair_value = c.pair.rule, c.pair.value
-  query.mode, query.send_f, query.send_b = c.send.mode, c.send.f, c.send.b
-  query.links = core.array(c.send.links)
+  return out
 end
 
-local function check_size(query, at)
-  if query.stages * query.micro_batches <= MOST then return end
-  errors.user(("moe.pipeline_times.micro_batches: %d micro-batches on %d stages are more than %d "
-    .. "together; give fewer"):format(query.micro_batches, query.stages, MOST), at)
-end
-
--- Returns the turns of a schedule in Lua.
-local function turns_of(name, def, options, query, at)
-  local p = core.pipeline_turns { ranks = query.ranks, stages = query.stages,
-    micro_batches = query.micro_batches, placement = query.placement }
-  local ok, e = xpcall(function()
-    local prepared = def.prepare and def.prepare(p, options)
-    for rank = 1, query.ranks do
-      errors.call(at, core.pipeline_rank, p)
-      def.turns(p, rank, options, prepared)
-    end
-    errors.call(at, core.pipeline_rank, p)
-  end, errors.with_traceback)
-  local code, reason = core.pipeline_refusal(p)
-  if code then refuse(name, code, reason, at) end
-  if not ok then error(e, 0) end
-  return p
+-- Adds the numbers of the pipeline to the query.
+local function set_shape(q, ranks, stages, micro_batches, placement, at)
+  q.ranks, q.stages, q.micro_batches, q.placement = ranks, stages, micro_batches, placement
+  if math.max(ranks, stages) * micro_batches <= MOST then return end
+  fail("micro_batches", "%g micro-batches on %g stages are more than %d together; give fewer", at,
+    micro_batches, math.max(ranks, stages), MOST)
 end
 
 -- Returns the value that the call and the schedule's own option give, which must agree.
 local function agreed(key, given, own, at)
   if given and own and given ~= own then
-    errors.user(("moe.pipeline_times.%s: %g is not the schedule's own %s = %g; give it once")
-      :format(key, given, key, own), at)
+    fail(key, "%g is not the schedule's own %s = %g; give it once", at, given, key, own)
   end
   return given or own
 end
 
--- Completes the query of a schedule in place; returns what the core takes as its second argument.
-local function of_schedule(c, query, at)
-  local path, given = "moe.pipeline_times.schedule", c.schedule
-  if type(given) ~= "string" and not schema.is_a("pipeline", given, path, at) then
+-- Returns the rows of a schedule, and sets the query's numbers.
+local function rows_of_schedule(c, q, at)
+  local path, given = PATH .. "schedule", c.schedule
+  if type(given) == "string" then
+    given = { name = given, options = {} }
+  elseif not schema.is_a("pipeline", given, path, at) then
     schema.refuse(path, given, "a schedule's name, or a value such as moe.pipeline.zb_v {}", at)
   end
-  local name = type(given) == "string" and given or given.name
-  local def, options = pipeline.known[name], schema.merged(given.options or {}, {})
+  local name, def, o = given.name, pipeline.known[given.name], schema.merged(given.options, {})
   if not def then
     errors.user(schema.unknown_text(path, "schedule", name, schema.keys_of(pipeline.known))
       .. " (unknown_schedule)", at)
   end
-  for key in pairs { ranks = 1, micro_batches = 1 } do
-    if not c[key] then errors.user(("moe.pipeline_times.%s: is missing"):format(key), at) end
-  end
+  if not c.ranks then fail("ranks", "is missing", at) end
   if c.group and not def.options.group then
-    errors.user(("moe.pipeline_times.group: '%s' has no groups; leave it out"):format(name), at)
+    fail("group", "'%s' has no groups; leave it out", at, name)
   end
-  local own = options.group ~= 0 and options.group or nil
-  options.group = agreed("group", c.group, own, at) or def.options.group and 0 or nil
-  options.chunks = agreed("chunks", c.chunks, options.chunks, at) or def.chunks
-  for key, field in pairs(def.options) do
-    if options[key] == nil then options[key] = field.default end
-  end
+  o.group = agreed("group", c.group, o.group ~= 0 and o.group or nil, at)
+  o.chunks = agreed("chunks", c.chunks, o.chunks, at) or def.chunks
+  o = schema.check(def.options, o, "moe.pipeline_times", at)
   local two_way = def.placement == "two_way"
-  query.chunks, query.placement = options.chunks, def.placement
-  query.stages = two_way and c.ranks or c.ranks * options.chunks
-  if two_way and options.chunks ~= 2 then
-    refuse(name, "two_stages_a_rank", ("the placement two_way has two stages per rank, not %g; "
-      .. "give chunks = 2"):format(options.chunks), at)
+  local only = two_way and 2 or def.fixed_chunks and def.chunks or o.chunks
+  if o.chunks ~= only then
+    fail("schedule", "%s: %s_a_rank: a rank has %d of its stages, not %g; give chunks = %d", at, name,
+      ({ "one_stage", "two_stages" })[only] or only .. "_stages", only, o.chunks, only)
   end
-  check_size(query, at)
-  query.schedule, query.group = name, options.group
-  return def.turns and turns_of(name, def, options, query, at)
+  set_shape(q, c.ranks, c.ranks * (two_way and 1 or o.chunks), c.micro_batches, def.placement, at)
+  core.end_loading()
+  local rows, why = pipeline.rows_of(name, schema.merged(q, { chunks = o.chunks }), o)
+  return rows or fail("schedule", "%s: %s", at, name, why)
 end
 
--- Completes the query of a table in place.
-local function of_table(c, query, at)
-  local path = "moe.pipeline_times."
-  if not c.micro_batches then errors.user(path .. "micro_batches: is missing", at) end
-  if not c.ranks then  -- lines with cells
-    query.ranks = 0
-    for line in c.table:gmatch "[^\n]+" do
-      if line:gsub("#.*", ""):find "%S" then query.ranks = query.ranks + 1 end
-    end
-    query.ranks = math.max(query.ranks, 1)
+-- Returns the rows of a table, and sets the query's numbers. Lines without any cell or comma are
+-- rows only if there are exactly as many lines, apart from comments, as ranks.
+local function rows_of_table(c, q, at)
+  local lines, filled = {}, {}
+  for line in (c.table:gsub("\n$", "") .. "\n"):gmatch "(.-)\n" do
+    local row = line:gsub("#.*", ""):gsub("%s", "")
+    if row ~= "" then filled[#filled + 1] = row end
+    if row ~= "" or not line:find "#" then lines[#lines + 1] = row end
+  end
+  local ranks = c.ranks or math.max(#filled, 1)
+  local rows = #lines == ranks and lines or filled
+  if #filled == 0 then fail("table", "the table has no rows; give a line per rank", at) end
+  if #rows > ranks then
+    fail("table", "the table has %d rows for %d ranks; give a line per rank", at, #rows, ranks)
   end
   local two_way = c.placement == "two_way"
-  query.stages = c.stages or query.ranks * (two_way and 1 or c.chunks or 1)
-  if two_way and query.stages ~= query.ranks then
-    schema.refuse(path .. "stages", query.stages, ("%g, as many as ranks, for the placement "
-      .. "two_way"):format(query.ranks), at)
+  local stages = c.stages or ranks * (two_way and 1 or c.chunks or 1)
+  if two_way and stages ~= ranks then
+    schema.refuse(PATH .. "stages", stages, ("%g, as many as ranks, for the placement two_way")
+      :format(ranks), at)
   end
-  check_size(query, at)
-  query.table, query.spelled, query.placement = c.table, c.transfers, c.placement
+  set_shape(q, ranks, stages, c.micro_batches, c.placement or "loop", at)
+  for rank = #rows + 1, ranks do rows[rank] = "" end
+  q.transfers = c.transfers
+  return rows
 end
 
 -- Returns the fields with those of a moe.pipeline.table in place of `schedule`.
 local function with_table(c, at)
   local own = c.schedule.table
-  return schema.merged(c, { table = own.csv, placement = own.placement,
-    transfers = own.transfers, chunks = agreed("chunks", c.chunks, own.chunks, at),
+  return schema.merged(c, { table = own.csv, placement = own.placement, transfers = own.transfers,
+    chunks = agreed("chunks", c.chunks, own.chunks, at),
     micro_batches = agreed("micro_batches", c.micro_batches, own.micro_batches, at) })
+end
+
+-- Returns the entries of each rank: { text, begin, end }.
+local function entries_of(t)
+  local out = {}
+  for rank, row in ipairs(t.rows) do
+    local entries, begins, ends = {}, t.begins[rank], t.ends[rank]
+    for text in row:gmatch "[^,]+" do
+      local i = #entries + 1
+      entries[i] = { text = text, begin = begins[i], ["end"] = ends[i] }
+    end
+    out[rank] = entries
+  end
+  return out
 end
 
 schema.record("pipeline times", "times", "a pipeline schedule in numbers; ranks count from 1, "
@@ -248,26 +238,44 @@ schema.record("pipeline times", "times", "a pipeline schedule in numbers; ranks 
 
 --- moe.pipeline_times{...}: returns a record of the type "pipeline times".
 function M.pipeline_times(t)
-  local at = errors.here()
+  local at, q = errors.here(), {}
   local c = schema.check(M.FIELDS, t, "moe.pipeline_times", at)
-  for _, key in ipairs { "ranks", "chunks", "micro_batches", "group", "stages" } do
-    c[key] = count(c[key], "moe.pipeline_times." .. key, at)
-  end
   if (c.schedule == nil) == (c.table == nil) then
     errors.user("moe.pipeline_times: give either schedule or table, "
       .. (c.table and "not both" or "neither is given"), at)
   end
   for _, key in ipairs { "placement", "stages", "transfers" } do
-    if c.schedule ~= nil and t[key] then
-      errors.user(("moe.pipeline_times.%s: has no effect beside schedule; leave it out"):format(
-        key), at)
+    if c.schedule ~= nil and c[key] then
+      fail(key, "has no effect beside schedule; leave it out", at)
     end
   end
   if schema.is_a("pipeline", c.schedule) and c.schedule.table then c = with_table(c, at) end
-  local query, turns = { ranks = c.ranks, micro_batches = c.micro_batches }, nil
-  if c.table then of_table(c, query, at) else turns = of_schedule(c, query, at) end
-  check_costs(c, query, at)
-  return errors.call(at, core.pipeline_times, query, turns)
+  if not c.micro_batches then fail("micro_batches", "is missing", at) end
+  local rows = (c.table and rows_of_table or rows_of_schedule)(c, q, at)
+  q = schema.merged(q, costs_of(c, q, rows, at))
+  q.rows, q.entries = rows, c.times ~= nil and c.entries
+  local out = errors.call(at, core.pipeline_times, q)
+  if not (c.times and out.rows) then
+    return { errors = out.errors, rows = out.rows, peak = out.peak }
+  end
+  out.entries, out.begins, out.ends = c.entries and entries_of(out) or nil, nil, nil
+  return out
+end
+
+-- Returns the layout without commas and spaces, its repeats written out.
+local function written_out(layout, at)
+  local function repeated(part, times)
+    if #part * times <= MOST_SYMBOLS then return part:rep(times) end
+    errors.user(("moe.pipeline_layout.layout: has more than %d symbols; give fewer repeats"):format(
+      MOST_SYMBOLS), at)
+  end
+  local text, starred, plain = layout:gsub("[,%s]", ""):gsub("([%a|])%*(%d+)", repeated)
+  repeat
+    text, starred = text:gsub("%(([^()]*)%)%*(%d+)", repeated)
+    text, plain = text:gsub("%(([^()]*)%)", "%1")
+    repeated(text, 1)
+  until starred + plain == 0
+  return text
 end
 
 schema.record("pipeline layout", "layout", "the layers of the stages of a pipeline", {
@@ -275,17 +283,30 @@ schema.record("pipeline layout", "layout", "the layers of the stages of a pipeli
   { "of_rank", "string[][]", "the layers of a rank's stages, indexed by [rank][chunk]" },
 })
 
---- moe.pipeline_layout{...}: returns { stages, of_rank }.
+--- moe.pipeline_layout{...}: returns { stages, of_rank }, in which stage s is on rank s mod ranks.
 function M.pipeline_layout(t)
   local at = errors.here()
   local c = schema.check(M.LAYOUT, t, "moe.pipeline_layout", at)
-  local ranks = count(c.ranks, "moe.pipeline_layout.ranks", at)
-  local out = { stages = errors.call(at, core.pipeline_layout, c.layout, ranks), of_rank = {} }
-  for rank = 1, ranks do out.of_rank[rank] = {} end
-  for i, layers in ipairs(out.stages) do
-    table.insert(out.of_rank[(i - 1) % ranks + 1], layers)
+  local function refuse(wrong, why)
+    if wrong then errors.user("moe.pipeline_layout.layout: " .. why, at) end
   end
-  return out
+  local text, stages, of_rank = written_out(c.layout, at), {}, {}
+  local unknown = text:match "[^EtmL|]"
+  refuse(unknown, ("unknown_symbol: '%s' is not allowed here; a layout has E, t, m and L, | between "
+    .. "stages, and x*n or (...)*n for repeats"):format(unknown))
+  for stage in (text .. "|"):gmatch "([^|]*)|" do stages[#stages + 1] = stage end
+  refuse(#stages % c.ranks ~= 0, ("stages_not_multiple: %d stages do not go onto %g ranks; give a "
+    .. "multiple of the ranks"):format(#stages, c.ranks))
+  refuse(not text:find "^E[^E]*$",
+    "embedding: E must be there once, as the first symbol of the first stage")
+  refuse(not text:find "^[^L]*L$",
+    "loss: L must be there once, as the last symbol of the last stage")
+  refuse(text:find "m.*t", "mtp_before_decoder: decoder layers (t) must be before MTP layers (m)")
+  for rank = 1, c.ranks do of_rank[rank] = {} end
+  for i, layers in ipairs(stages) do
+    table.insert(of_rank[(i - 1) % c.ranks + 1], layers)
+  end
+  return { stages = stages, of_rank = of_rank }
 end
 
 return M
