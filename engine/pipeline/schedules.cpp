@@ -7,11 +7,12 @@
 namespace moe::pipeline {
 namespace {
 
-/// Returns `lead` forwards, then a forward and a backward in turn, then the other backwards.
-/// Forwards come in groups of micro-batches that pass all chunks; backward number k has the
-/// micro-batch of forward k, and its chunk counted from the last. late: backwards are whole, or
-/// their W is this many backwards late.
-Turns alternate(const Query& q, int64_t group, int64_t lead, std::optional<int64_t> late = {}) {
+/// Returns some forwards, then a forward and a backward in turn, then the other backwards. Forwards
+/// come in groups of micro-batches that pass all chunks; backward number k has the micro-batch of
+/// forward k, and its chunk counted from the last. step: how many more forwards lead than on the
+/// next rank. late: backwards are whole, or their W is this many backwards late.
+Turns alternate(const Query& q, int64_t rank, int64_t group, int64_t step,
+                std::optional<int64_t> late = {}) {
   Turns turns;
   const auto add = [&](Work work, int64_t k) {
     const int64_t first = k / (group * q.chunks) * group, in_group = k - first * q.chunks;
@@ -20,7 +21,7 @@ Turns alternate(const Query& q, int64_t group, int64_t lead, std::optional<int64
                      static_cast<int32_t>(work == Work::kF ? chunk : q.chunks - 1 - chunk)});
   };
   const int64_t size = q.chunks * q.micro_batches;
-  lead = std::min(lead, size);
+  const int64_t lead = std::min((q.chunks - 1) * group + step * (q.ranks - 1 - rank), size);
   for (int64_t k = 0; k < size + lead + late.value_or(0); ++k) {
     if (k < size) add(Work::kF, k);
     if (k >= lead && k - lead < size) add(late ? Work::kI : Work::kB, k - lead);
@@ -30,98 +31,85 @@ Turns alternate(const Query& q, int64_t group, int64_t lead, std::optional<int64
 }
 
 Turns one_f_one_b(const Query& q, int64_t rank) {
-  return alternate(q, q.micro_batches, q.ranks - 1 - rank);
+  return alternate(q, rank, q.micro_batches, 1);
 }
 
-Turns interleave(const Query& q, int64_t rank, int64_t group) {
+void require_interleaving(const Query& q) {
   if (q.chunks < 2) {
-    throw user_error(
-        "needs_virtual_stages: interleaving needs at least 2 stages per rank, not 1; give chunks = "
-        "2 or more");
+    throw user_error("needs_virtual_stages: a rank has 1 stage; give chunks = 2 or more");
   }
-  if (q.ranks < 2) {
-    throw user_error("needs_ranks: interleaving needs at least 2 ranks, not 1; take '1f1b'");
-  }
-  return alternate(q, group, (q.chunks - 1) * group + 2 * (q.ranks - 1 - rank));
+  if (q.ranks < 2) throw user_error("needs_ranks: there is 1 rank; give 2, or take '1f1b'");
 }
 
 Turns interleaved(const Query& q, int64_t rank) {
+  require_interleaving(q);
   const int64_t group = q.group > 0 ? q.group : q.ranks, rest = q.micro_batches % group;
-  const Turns turns = interleave(q, rank, group);
   if (group < q.ranks) {
-    throw user_error(
-        "group_below_ranks: the group of {} micro-batches is smaller than the {} ranks; give at "
-        "least as many micro-batches as ranks",
-        group, q.ranks);
+    throw user_error("group_below_ranks: group = {}; give at least {}, the ranks", group, q.ranks);
   }
   if (group > q.micro_batches) {
-    throw user_error(
-        "group_above_micro_batches: the group of {} micro-batches is larger than all {}; give a "
-        "smaller group or more micro-batches",
-        group, q.micro_batches);
+    throw user_error("group_above_micro_batches: group = {}; give at most {}, the micro-batches",
+                     group, q.micro_batches);
   }
   if (rest > 0 && rest < q.ranks) {
     throw user_error(
-        "short_last_group: {} micro-batches in groups of {} leave {} for the last group, fewer "
-        "than the {} ranks; give a multiple of {}",
-        q.micro_batches, group, rest, q.ranks, group);
+        "short_last_group: {} micro-batches of {} are left, fewer than the {} ranks; "
+        "give a multiple of {}",
+        rest, q.micro_batches, q.ranks, group);
   }
-  return turns;
+  return alternate(q, rank, group, 2);
 }
 
 /// Returns the micro-batches of a round as PyTorch counts them.
 int64_t round_of(const Query& q) {
   const int64_t rounds = std::max<int64_t>(1, q.micro_batches / q.ranks);
   if (q.micro_batches % rounds == 0) return q.micro_batches / rounds;
-  throw user_error(
-      "uneven_rounds: {} micro-batches do not make {} equal rounds; give a multiple "
-      "of {}",
-      q.micro_batches, rounds, rounds);
+  throw user_error("uneven_rounds: {} micro-batches do not make {} equal rounds; give a multiple",
+                   q.micro_batches, rounds);
 }
 
 Turns interleaved_torch(const Query& q, int64_t rank) {
-  return interleave(q, rank, round_of(q));
+  require_interleaving(q);
+  return alternate(q, rank, round_of(q), 2);
 }
 
 Turns zb_h1(const Query& q, int64_t rank) {
-  const int64_t group = q.chunks == 1 ? q.micro_batches : round_of(q);
-  return alternate(q, group, (q.chunks - 1) * group + q.ranks - 1 - rank, rank);
+  return alternate(q, rank, q.chunks == 1 ? q.micro_batches : round_of(q), 1, rank);
 }
 
 /// Chunk 0 is the stage on the way down, 1 the one on the way back.
 Turns dualpipev(const Query& q, int64_t rank) {
   if (q.micro_batches < 2 * q.ranks) {
-    throw user_error(
-        "too_few_micro_batches: DualPipeV needs at least {} micro-batches on {} ranks, not {}",
-        2 * q.ranks, q.ranks, q.micro_batches);
+    throw user_error("too_few_micro_batches: {} ranks need at least {} micro-batches, not {}",
+                     q.ranks, 2 * q.ranks, q.micro_batches);
   }
-  Turns turns, owed;  // owed: the I whose W are to come
-  size_t weights = 0;
+  Turns turns, owed;                             // owed: the I whose W are to come
   std::array<std::array<int32_t, 2>, 2> next{};  // [forward or backward][chunk]
+  size_t weights = 0;
   // Adds turns so many times: work and chunk of each, + for an F beside the B after it. W is that
   // of the oldest I without one.
   const auto add = [&](int64_t times, std::string_view steps) {
     for (size_t at = 0; at < steps.size() * static_cast<size_t>(times); at += 3) {
       const std::string_view step = steps.substr(at % steps.size(), 3);
-      const Work work = *find_named<Work>(step.substr(0, 1));
-      if (work == Work::kW) {
-        turns.push_back({work, owed[weights].micro, owed[weights].chunk});
-        ++weights;
+      if (step[0] == 'W') {
+        turns.push_back(owed[weights++]);
+        turns.back().work = Work::kW;
         continue;
       }
-      const int32_t chunk = step[1] - '0';
-      turns.push_back(
-          {work, next[work != Work::kF][static_cast<size_t>(chunk)]++, chunk, step[2] == '+'});
+      const Work work = *find_named<Work>(step.substr(0, 1));
+      const int32_t chunk = step[1] == '0' ? 0 : 1;
+      int32_t& micro = next[work == Work::kF ? 0 : 1][static_cast<size_t>(chunk)];
+      turns.push_back({work, micro++, chunk, step[2] == '+'});
       if (work == Work::kI) owed.push_back(turns.back());
     }
   };
   const int64_t behind = q.ranks - 1 - rank;
-  const bool last = behind == 0;  // where the first two of the middle are of one micro-batch
   add(2 * behind, "F0 ");
   add(rank + 1, "F0 F1 ");
   add(behind, "I1 W  F1 ");
-  if (last) add(1, "F0 B1 F1+B0 ");
-  add(q.micro_batches - 2 * q.ranks + rank + (last ? 0 : 1), "F0+B1 F1+B0 ");
+  // On the last rank the first two of the middle are of one micro-batch.
+  add(1, behind == 0 ? "F0 B1 F1+B0 " : "F0+B1 F1+B0 ");
+  add(q.micro_batches - 2 * q.ranks + rank, "F0+B1 F1+B0 ");
   add(behind, "B1 F1+B0 ");
   for (int64_t k = 0; k < 2 * (rank + 1); ++k) {
     add(1, k <= rank ? (k % 2 == 0 ? "B1 " : "B0 ") : (k % 2 == 0 ? "I1 " : "I0 "));
@@ -137,24 +125,24 @@ const std::vector<ScheduleDef>& schedules() {
   static const std::vector<ScheduleDef> all = [] {
     std::vector<ScheduleDef> rows = {
         {"1f1b",
-         "a forward and a backward in turn, after as many forwards as ranks follow (arXiv "
-         "2006.09503, PipeDream-Flush; Megatron-LM d98e8a6)",
+         "a forward and a backward in turn, after as many forwards as ranks follow "
+         "(PipeDream-Flush, "
+         "arXiv 2006.09503; Megatron-LM d98e8a6)",
          1, true, false, Placing::kLoop, one_f_one_b},
         {"interleaved",
          "1f1b over several stages per rank, in groups of micro-batches (arXiv 2104.04473; "
-         "Megatron-LM d98e8a6, schedules.py)",
+         "Megatron-LM d98e8a6)",
          2, false, true, Placing::kLoop, interleaved},
         {"interleaved_torch",
-         "interleaved as PyTorch 2.11 has it (ScheduleInterleaved1F1B): groups follow from the "
-         "micro-batches, which may be fewer than the ranks",
-         2, false, false, Placing::kLoop, interleaved_torch},
+         "interleaved with PyTorch 2.11's groups, which follow from the micro-batches", 2, false,
+         false, Placing::kLoop, interleaved_torch},
         {"zb_h1",
-         "1f1b with each W as many backwards late as ranks come before (ZB-H1, arXiv 2401.10241; "
-         "with several stages per rank PyTorch's InterleavedZeroBubble)",
+         "1f1b with each W as many backwards late as ranks come before (arXiv 2401.10241; with "
+         "several stages per rank PyTorch's InterleavedZeroBubble)",
          1, false, false, Placing::kLoop, zb_h1},
         {"dualpipev",
-         "DualPipe cut in half: both ways of the micro-batches in a V, forwards beside backwards "
-         "(deepseek-ai/DualPipe 3da1bbe, dualpipev.py)",
+         "both ways of the micro-batches in a V, forwards beside backwards (deepseek-ai/DualPipe "
+         "3da1bbe, dualpipev.py)",
          2, true, false, Placing::kV, dualpipev},
     };
     check_rows("pipeline schedules", rows);

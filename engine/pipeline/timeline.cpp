@@ -16,98 +16,102 @@ double at_stage(const std::vector<double>& values, int32_t stage, double none) {
 class Clock {
  public:
   Clock(const std::vector<Row>& rows, const Shape& shape, const Costs& costs, bool spelled)
-      : rows_(rows), shape_(shape), costs_(costs), spelled_(spelled), ranks_(rows.size()) {
-    for (const Work work : {Work::kF, Work::kB}) ready_of(work).assign(size(), kNever);
-    for (size_t work = 4; spelled && work < 8; ++work) ready_[work].assign(size(), kNever);
-    const int64_t last = shape.stages - 1;
-    for (int64_t micro = 0; micro < shape.micro_batches; ++micro) {
-      ready_of(Work::kF)[shape.index(0, micro)] = 0;
-      ready_of(Work::kB)[shape.index(last, micro)] = 0;
-    }
+      : rows_(rows), shape_(shape), costs_(costs), spelled_(spelled), next_(rows.size()) {
     t_.begins.resize(rows.size()), t_.ends.resize(rows.size());
+    t_.busy = t_.sending = t_.peak = held_ = free_ = std::vector<double>(rows.size());
+    for (size_t work = 0; work < (spelled ? 8 : 2); ++work) {
+      ready_[work].assign(shape.index(shape.stages, 0), kNever);
+    }
+    for (int64_t micro = 0; micro < shape.micro_batches; ++micro) {
+      ready(Work::kF, 0, micro) = 0;
+      ready(Work::kB, shape.stages - 1, micro) = 0;
+    }
   }
 
   Timeline run() {
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) waiting_.push_back(rank);
+    for (size_t rank = 0; rank < rows_.size(); ++rank) waiting_.push_back(rank);
     while (!waiting_.empty()) {
       const size_t rank = waiting_.back();
       waiting_.pop_back();
-      while (ranks_[rank].next < rows_[rank].size() && step(rank)) {
+      while (next_[rank] < rows_[rank].size() && step(rank)) {
       }
     }
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) finish(rank);
-    for (const double busy : t_.busy) t_.bubble.push_back(t_.step - busy);
+    for (const auto& ends : t_.ends) t_.step = std::max(t_.step, ends.empty() ? 0 : ends.back());
+    for (size_t rank = 0; rank < rows_.size(); ++rank) {
+      const std::vector<double>& ends = t_.ends[rank];
+      const double whole = ends.empty() ? 0 : ends.back() - t_.begins[rank].front();
+      t_.bubble.push_back(t_.step - t_.busy[rank]);
+      t_.inner.push_back(whole - t_.busy[rank]);
+      if (next_[rank] == rows_[rank].size()) continue;
+      t_.stuck.push_back({"deadlock", static_cast<int64_t>(rank), text_of(entry(rank))});
+    }
     return std::move(t_);
   }
 
  private:
-  struct Rank {
-    size_t next = 0;  // the first action that has not run
-    double free = 0;  // when the rank has nothing more to do
-    double busy = 0, sending = 0, held = 0, peak = 0;
-  };
+  /// The rank's next entry.
+  std::span<const Action> entry(size_t rank) const {
+    const Action* const first = &rows_[rank][next_[rank]];
+    return {first, first->beside ? size_t{2} : size_t{1}};
+  }
 
-  size_t size() const { return shape_.index(shape_.stages, 0); }
-  std::vector<double>& ready_of(Work work) { return ready_[static_cast<size_t>(work)]; }
-
-  /// When the action can begin, apart from its rank; kNever if that is not known yet. Requires: no
-  /// W, which waits for nothing.
+  /// When an action can begin, apart from its rank; kNever if that is not known yet. B also of I.
   double& ready(Work work, int64_t stage, int64_t micro) {
-    return ready_of(work == Work::kI ? Work::kB : work)[shape_.index(stage, micro)];
+    return ready_[static_cast<size_t>(work)][shape_.index(stage, micro)];
   }
 
   /// Runs the rank's next entry; returns whether it could begin.
   bool step(size_t rank) {
-    Rank& state = ranks_[rank];
-    const Action* const first = &rows_[rank][state.next];
-    const std::span<const Action> entry(first, first->beside ? 2 : 1);
-    double begin = state.free;
-    for (const Action& a : entry) {
-      const double ready_at = a.work == Work::kW ? 0 : ready(a.work, a.stage, a.micro);
-      if (ready_at == kNever) return false;
-      begin = std::max(begin, ready_at);
+    const std::span<const Action> actions = entry(rank);
+    double begin = free_[rank];
+    for (const Action& a : actions) {
+      if (a.work == Work::kW) continue;
+      const double at = ready(a.work == Work::kI ? Work::kB : a.work, a.stage, a.micro);
+      if (at == kNever) return false;
+      begin = std::max(begin, at);
     }
-    state.next += entry.size();
-    if (!is_transfer(first->work)) {
-      state.free = begin + length(entry);
-      state.busy += state.free - begin;
-      t_.begins[rank].push_back(begin), t_.ends[rank].push_back(state.free);
+    next_[rank] += actions.size();
+    if (!is_transfer(actions[0].work)) {
+      const double time = length(actions);
+      free_[rank] = begin + time;
+      t_.busy[rank] += time;
+      t_.begins[rank].push_back(begin), t_.ends[rank].push_back(free_[rank]);
     }
-    const double end = state.free;
-    for (const Action& a : entry) {
-      hold(state, a);
-      deliver(a, rank, end);
+    const double end = free_[rank];
+    for (const Action& a : actions) {
+      if (!is_transfer(a.work)) hold(rank, a);
+      if (a.work != Work::kW) deliver(a, rank, end);
     }
     return true;
   }
 
-  double length(std::span<const Action> entry) const {
+  double length(std::span<const Action> actions) const {
     double sum = 0, longer = 0;
-    for (const Action& a : entry) {
+    for (const Action& a : actions) {
       const double one = at_stage(costs_.times[static_cast<size_t>(a.work)], a.stage, 0);
       sum += one;
       longer = std::max(longer, one);
     }
-    if (entry.size() == 1) return sum;
+    if (actions.size() == 1) return sum;
     return costs_.pair.value_or(std::max(sum - costs_.pair_saving, longer));
   }
 
-  void hold(Rank& state, const Action& a) const {
-    if (is_transfer(a.work)) return;
+  void hold(size_t rank, const Action& a) {
     const std::array<double, 4> taken = {1, -1, costs_.keep_w - 1, -costs_.keep_w};  // F, B, I, W
-    state.held += at_stage(costs_.act, a.stage, 1) * taken[static_cast<size_t>(a.work)];
-    state.peak = std::max(state.peak, state.held);
+    held_[rank] += at_stage(costs_.act, a.stage, 1) * taken[static_cast<size_t>(a.work)];
+    t_.peak[rank] = std::max(t_.peak[rank], held_[rank]);
   }
 
   /// Lets begin what waits for an action that ended at `end`.
   void deliver(const Action& a, size_t rank, double end) {
     const bool activation = a.work == Work::kF || a.work == Work::kSendF || a.work == Work::kRecvF;
+    const bool sends = a.work == Work::kSendF || a.work == Work::kSendB;
+    const bool receives = is_transfer(a.work) && !sends;
     const Work work = activation ? Work::kF : Work::kB;
-    const bool receives = a.work == Work::kRecvF || a.work == Work::kRecvB;
     const int32_t to = receives ? a.stage : a.other();
-    if (a.work == Work::kW || to < 0 || to >= shape_.stages) return;
+    if (to < 0 || to >= shape_.stages) return;
     const auto receiver = static_cast<size_t>(shape_.rank_of(to, a.micro));
-    if (is_transfer(a.work) && !receives) {
+    if (sends) {
       ready(activation ? Work::kRecvF : Work::kRecvB, to, a.micro) = end;
     } else if (receiver == rank) {
       ready(work, to, a.micro) = end;
@@ -131,32 +135,17 @@ class Clock {
       double& free = link_free_[link];
       return free = std::max(free, end) + time;
     }
-    ranks_[from].sending += time;
-    return ranks_[from].free += time;
-  }
-
-  void finish(size_t rank) {
-    const Rank& state = ranks_[rank];
-    const std::vector<double>& ends = t_.ends[rank];
-    const double whole = ends.empty() ? 0 : ends.back() - t_.begins[rank].front();
-    t_.step = std::max(t_.step, ends.empty() ? 0 : ends.back());
-    t_.busy.push_back(state.busy);
-    t_.inner.push_back(whole - state.busy);
-    t_.sending.push_back(state.sending);
-    t_.peak.push_back(state.peak);
-    if (state.next == rows_[rank].size()) return;
-    const Action* const at = &rows_[rank][state.next];
-    t_.stuck.push_back(
-        {"deadlock", static_cast<int64_t>(rank), text_of(std::span(at, at->beside ? 2 : 1))});
+    t_.sending[from] += time;
+    return free_[from] += time;
   }
 
   const std::vector<Row>& rows_;
   const Shape& shape_;
   const Costs& costs_;
   const bool spelled_;
-  std::vector<Rank> ranks_;
-  std::vector<size_t> waiting_;               // ranks whose next entry may begin
-  std::array<std::vector<double>, 8> ready_;  // [work][stage, micro-batch]; B also of I
+  std::vector<size_t> next_, waiting_;        // [rank]: the first action to run; ranks to look at
+  std::vector<double> held_, free_;           // [rank]: activations; when it has nothing more to do
+  std::array<std::vector<double>, 8> ready_;  // [work][stage, micro-batch]
   std::map<std::pair<int64_t, int64_t>, double> link_free_;
   Timeline t_;
 };

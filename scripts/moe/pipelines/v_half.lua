@@ -8,7 +8,7 @@ return function(moe)
     doc = "two stages per rank in a V, for half the memory of 1f1b and a smaller bubble (V-Half, "
       .. "arXiv 2405.15362)",
     chunks = 2, fixed_chunks = true, placement = "v",
-    turns = v_memory.turns(function(n, r)
+    turns = v_memory(function(n, r)
       local gap = n % 2 == 0 and 3 or 0
       return { 2 * r, 3 * n - 2 - r, 3 * n + gap - 1 + 2 * r, 6 * n + gap - 2 - r }
     end),

@@ -29,26 +29,25 @@ local Turns = schema.methods("pipeline turns", "p",
 
 for method, work in pairs { forward = "F", backward = "B", dx = "I", dw = "W" } do
   Turns[method] = function(p, micro, options)
-    local two_way = p.placement == "two_way"
-    schema.field(p.fields.micro, micro, "micro-batch")
-    local o = options and schema.check(p.fields.options, options, "options of a turn") or {}
+    schema.field(p.micro, micro, "micro-batch")
+    for key, value in next, options or {} do  -- schema.check() alone takes too long
+      if not p.options[key] then schema.check(p.options, options, "options of a turn") end
+      schema.field(p.options[key], value, key)
+    end
+    local two_way, o = p.placement == "two_way", options or {}
     local chunk = o.chunk or two_way and micro > math.floor(p.micro_batches / 2) and 2 or 1
     local up = p.placement ~= "loop" and chunk % 2 == 0
     local cell = ("%d%s%d"):format((two_way and 0 or (chunk - 1) * p.ranks)
       + (up and p.ranks - p.rank or p.rank - 1), work, micro - 1)
-    if p.first then
-      if work ~= "B" then
-        errors.user "the forward before has beside = true; give p:backward as the next turn"
-      end
-      cell, p.first = ("(%s;%s)OVERLAP_F_B"):format(p.first, cell), false
-    elseif o.beside then
-      if work ~= "F" then
-        errors.user("beside: a pair is a forward and the backward after it; give it to p:forward")
-      end
-      p.first = cell
-      return
+    if o.beside and work ~= "F" then
+      errors.user "beside: a pair is a forward and the backward after it; give it to p:forward"
+    elseif p.first and work ~= "B" then
+      errors.user "the forward before has beside = true; give p:backward as the next turn"
+    elseif p.first then
+      cell = ("(%s;%s)OVERLAP_F_B"):format(p.first, cell)
     end
-    p.cells[#p.cells + 1] = cell
+    p.first = o.beside and cell or false
+    if not p.first then p.cells[#p.cells + 1] = cell end
   end
 end
 
@@ -107,10 +106,10 @@ function M.rows_of(name, numbers, options)
       { schedule = name })))
     return ok and got or nil, got
   end
-  local p = setmetatable(schema.merged(numbers, { first = false, refused = false, fields = {
+  local p = setmetatable(schema.merged(numbers, { first = false, refused = false,
     micro = { type = "integer", lo = 1, hi = numbers.micro_batches, required = true },
     options = { beside = { type = "boolean" },
-      chunk = { type = "integer", lo = 1, hi = numbers.chunks } } } }), Turns)
+      chunk = { type = "integer", lo = 1, hi = numbers.chunks } } }), Turns)
   local ok, e = xpcall(function()
     for rank = 1, numbers.ranks do
       p.rank, p.cells = rank, {}

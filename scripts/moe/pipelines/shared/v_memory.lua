@@ -8,8 +8,6 @@
 -- Kinds: 0 F and 3 I of the stage on the way down (chunk 1), 1 F and 2 I of that on the way back
 -- (chunk 2), 4 W of either; in the end 4 W of chunk 2 and 5 W of chunk 1. A plan is { [rank] = {
 -- [slot] = entry } }, slots from 0; an entry is 8 m + kind, of W the m-th of its rank, m from 0.
-local M = {}
-
 local W = 4
 local METHODS = { [0] = "forward", "forward", "dx", "dx", "dw", "dw" }
 local CHUNKS = { [0] = 1, 2, 2, 1, 2, 1 }
@@ -24,7 +22,7 @@ end
 -- those of the two chunks have kinds and numbers of their own.
 local function put_w(plan, apart)
   for _, row in ipairs(plan) do
-    local last, slot, owed, count = last_of(row), 0, { 0, 0 }, { 0, 0 }
+    local last, slot, owed, counts = last_of(row), 0, { 0, 0 }, { 0, 0 }
     while slot <= last or owed[1] + owed[2] > 0 do
       local kind = row[slot] and row[slot] % 8
       if kind == 2 or kind == 3 then
@@ -32,19 +30,10 @@ local function put_w(plan, apart)
       elseif not kind and owed[1] + owed[2] > 0 then
         local way = owed[1] > 0 and 1 or 2
         local as = apart and way or 1
-        owed[way] = owed[way] - 1
-        row[slot] = 8 * count[as] + W + as - 1
-        count[as] = count[as] + 1
+        row[slot] = 8 * counts[as] + W + as - 1
+        owed[way], counts[as] = owed[way] - 1, counts[as] + 1
       end
       slot = slot + 1
-    end
-  end
-end
-
-local function drop_w(plan)
-  for _, row in ipairs(plan) do
-    for slot, entry in next, row do
-      if entry % 8 == W then row[slot] = nil end
     end
   end
 end
@@ -56,22 +45,21 @@ local function each(plan, move)
   for rank, row in ipairs(plan) do
     slots[rank], inputs[rank], last = {}, {}, math.max(last, last_of(row))
   end
+  local function visit(rank, slot, entry)
+    local kind, own, list = entry % 8, slots[rank], inputs[rank]
+    local input, other = list[math.floor(entry / 8) + 1], slots[rank + (kind % 2 == 0 and -1 or 1)]
+    local before = kind == W and input or kind > 0 and own[entry - 1] or -1
+    local there = kind < W and other and other[entry] or -1
+    local to = move(rank, slot, entry, math.max(before, there, own[entry - 8] or -1) + 1)
+    own[entry] = to
+    if kind ~= 2 and kind ~= 3 then return end
+    local at = #list + 1
+    while at > 1 and list[at - 1] > to do at = at - 1 end
+    table.insert(list, at, to)
+  end
   for slot = 0, last do
-    for rank = 1, #plan do
-      local entry, own, list = plan[rank][slot], slots[rank], inputs[rank]
-      if entry then
-        local kind = entry % 8
-        local before = kind == W and list[(entry - W) / 8 + 1] or kind > 0 and own[entry - 1] or -1
-        local other = slots[rank + (kind % 2 == 0 and -1 or 1)]
-        local there = kind < W and other and other[entry] or -1
-        local to = move(rank, slot, entry, math.max(before, there, own[entry - 8] or -1) + 1)
-        own[entry] = to
-        if kind == 2 or kind == 3 then
-          local at = #list + 1
-          while at > 1 and list[at - 1] > to do at = at - 1 end
-          table.insert(list, at, to)
-        end
-      end
+    for rank, row in ipairs(plan) do
+      if row[slot] then visit(rank, slot, row[slot]) end
     end
   end
 end
@@ -121,13 +109,14 @@ local function squeeze(plan, num_micro, with_w)
   end)
 end
 
--- Returns the plan in which each entry begins as early as the order by slots allows.
+-- Returns the plan, without its W, in which each entry begins as early as the order by slots allows.
 local function tighten(plan)
   local out, free = {}, {}
   for rank = 1, #plan do out[rank], free[rank] = {}, 0 end
   each(plan, function(rank, _, entry, earliest)
     local slot = math.max(free[rank], earliest)
-    out[rank][slot], free[rank] = entry, slot + 1
+    free[rank] = slot + 1
+    if entry % 8 ~= W then out[rank][slot] = entry end
     return slot
   end)
   return out
@@ -144,18 +133,16 @@ local function build(num_ranks, num_micro, slots)
   put_w(plan)
   squeeze(plan, num_micro, true)
   plan = tighten(plan)
-  drop_w(plan)
   squeeze(plan, num_micro, false)
   put_w(plan)
   plan = tighten(plan)
-  drop_w(plan)
   put_w(plan, true)
   return plan
 end
 
---- Returns `turns` of a schedule. slots(n, r): the slots of kinds 0 to 3 of the first micro-batch on
---- rank r of n, which counts from 0 here.
-function M.turns(slots)
+--- Returns `turns` of a schedule. slots(n, r): the slots of kinds 0 to 3 of the first micro-batch
+--- on rank r of n, which counts from 0 here.
+return function(slots)
   local plan, num_micro = {}, nil
   return function(p, rank)
     if #plan ~= p.ranks or num_micro ~= p.micro_batches then
@@ -163,12 +150,8 @@ function M.turns(slots)
     end
     for slot = 0, last_of(plan[rank]) do
       local entry = plan[rank][slot]
-      if entry then
-        local kind = entry % 8
-        p[METHODS[kind]](p, (entry - kind) / 8 + 1, { chunk = CHUNKS[kind] })
-      end
+      local kind = entry and entry % 8
+      if kind then p[METHODS[kind]](p, (entry - kind) / 8 + 1, { chunk = CHUNKS[kind] }) end
     end
   end
 end
-
-return M
