@@ -83,20 +83,7 @@ local moe = schema.functions("moe", "name", {
     "the layers of each stage of a pipeline, from a text in Megatron-LM's form" },
   pipeline_times = { pipeline_times.pipeline_times, pipeline_times.FIELDS, "moe.PipelineTimes",
     "a pipeline schedule in numbers: the turns of each rank, when they begin and end, bubbles and "
-      .. "activations; or what is wrong with a table of turns",
-    example = [[
-local moe = require "moe"
-local mine = moe.policy.pipeline {
-  name = "mine", turns = function(p)
-    for m = 1, p.micro_batches do p:forward(m) end
-    for m = 1, p.micro_batches do p:dx(m) end
-    for m = 1, p.micro_batches do p:dw(m) end
-  end }
-for _, schedule in ipairs { "1f1b", "zb_h1", mine {} } do
-  local t = moe.pipeline_times { schedule = schedule, ranks = 4, micro_batches = 8,
-    times = { F = 1, I = 1, W = 1 } }
-  print(t.step, t.bubble[1], t.peak[1], t.rows[1])
-end]] },
+      .. "activations; or what is wrong with a table of turns" },
   plan = { plan.plan, plan.PLAN, "moe.Plan",
     "plans and simulates a step of a model on a cluster" },
   read_json = { read_json, "(file: string)", "table",
@@ -144,7 +131,7 @@ print(found.best.iteration_ms, found.system)]] },
   lina = lina.functions,
   model = model.constructors,
   pass = policy.passes,
-  pipeline = pipeline_times.constructors,
+  pipeline = policy.pipelines,
   pipemoe = pipemoe.functions,
   policy = policy.constructors,
   prophet = prophet.functions,

@@ -6,7 +6,6 @@ local core = require "moe.core"
 local errors = require "moe.base.errors"
 local model_lib = require "moe.spec.model"
 local papers = require "moe.papers"
-local pipeline_times = require "moe.spec.pipeline_times"
 local policy = require "moe.spec.policy"
 local schema = require "moe.base.schema"
 local stacks = require "moe.spec.stack"
@@ -99,7 +98,7 @@ end
 local LISTS = { systems = systems, claims = claims,
   clusters = function() return functions_of "cluster" end,
   stacks = function() return stacks.rows end,
-  pipelines = function() return pipeline_times.rows end,
+  pipelines = function() return policy.pipeline_rows end,
   models = models, passes = function() return policy.pass_rows end, placements = placements }
 for _, kind in ipairs { "gates", "executors", "metrics", "ops", "workloads" } do
   LISTS[kind] = function() return core.table(kind) end

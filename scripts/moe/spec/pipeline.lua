@@ -8,7 +8,9 @@ local M = {}
 
 local mt = schema.class("pipeline", "a pipeline schedule, for example moe.pipeline.zb_v {}")
 
-local CHUNKS = { type = "integer", lo = 1, hi = 1024, doc = "stages per rank" }
+--- What is known of each schedule, by name: { doc, chunks, fixed_chunks, placement, options = field
+--- list, and turns of one in Lua }.
+M.known = {}
 
 local TURN = "(micro_batch: integer, options?: { chunk?: integer, beside?: boolean })"
 
@@ -56,47 +58,6 @@ function Turns:refuse(code, reason)
   error(self.refused, 0)
 end
 
-local PLACEMENT = { type = "string", enum = { "loop", "v", "two_way" }, default = "loop",
-  doc = "the rank of a stage. loop: stage modulo ranks; v: down the ranks and back; two_way: each "
-    .. "rank holds two of as many stages as ranks, stage s of the first half of the micro-batches "
-    .. "on rank s, of the second half counted from the last rank" }
-
---- Fields of moe.policy.pipeline beside those of all policies.
-M.DEFINITION = {
-  chunks = { type = "integer", lo = 1, hi = 1024, default = 1,
-    doc = "stages per rank unless the recipe asks for others (p.chunks)" },
-  fixed_chunks = { type = "boolean", default = false, doc = "refuse other numbers of stages" },
-  placement = PLACEMENT,
-  turns = { type = "function", required = true,
-    as = "fun(p: moe.PipelineTurns, rank: integer, o: table)",
-    doc = "gives the turns of a rank in order: p:forward(m), p:backward(m), p:dx(m), p:dw(m)" },
-}
-
---- What is known of each schedule, by name: { doc, chunks, fixed_chunks, placement, options = field
---- list, and turns of one in Lua }.
-M.known = {}
-
-local GROUP = { type = "integer", lo = 0, default = 0,
-  doc = "micro-batches of a group, at least as many as ranks; 0: as many" }
-
---- Returns the constructor of a schedule with these options, which M.known gets.
-function M.define(name, def, options, path, at)
-  if options.chunks then
-    errors.user(path .. ".params.chunks: every pipeline has an option of this name; give the "
-      .. "option another name", at)
-  end
-  if (options.group or {}).type == "number" then
-    options.group = schema.merged(GROUP, { default = options.group.default })
-  end
-  options.chunks = schema.merged(CHUNKS, { doc = ("stages per rank; default: %d"):format(
-    def.chunks) })
-  M.known[name] = schema.merged(def, { options = options })
-  return function(given)
-    return schema.object({ name = name,
-      options = schema.check(options, given or {}, "moe.pipeline." .. name, errors.here()) }, mt)
-  end
-end
-
 --- Returns the rows of the schedule as texts; nil and why if it refuses the numbers, which are
 --- { ranks, chunks, micro_batches, placement }.
 function M.rows_of(name, numbers, options)
@@ -126,6 +87,43 @@ function M.rows_of(name, numbers, options)
   return rows
 end
 
+local PLACEMENT = { type = "string", enum = { "loop", "v", "two_way" }, default = "loop",
+  doc = "the rank of a stage. loop: stage modulo ranks; v: down the ranks and back; two_way: each "
+    .. "rank holds two of as many stages as ranks, stage s of the first half of the micro-batches "
+    .. "on rank s, of the second half counted from the last rank" }
+local CHUNKS = { type = "integer", lo = 1, hi = 1024, doc = "stages per rank" }
+local GROUP = { type = "integer", lo = 0, default = 0,
+  doc = "micro-batches of a group, at least as many as ranks; 0: as many" }
+
+--- Fields of moe.policy.pipeline beside those of all policies.
+M.DEFINITION = {
+  chunks = schema.merged(CHUNKS, { default = 1,
+    doc = "stages per rank unless the recipe asks for others (p.chunks)" }),
+  fixed_chunks = { type = "boolean", default = false, doc = "refuse other numbers of stages" },
+  placement = PLACEMENT,
+  turns = { type = "function", required = true,
+    as = "fun(p: moe.PipelineTurns, rank: integer, o: table)",
+    doc = "gives the turns of a rank in order: p:forward(m), p:backward(m), p:dx(m), p:dw(m)" },
+}
+
+--- Returns the constructor of a schedule, which M.known gets.
+function M.define(def, path, at)
+  local name, options = def.name, schema.options(def.params, (path or "") .. ".params", at)
+  if M.known[name] or name == "table" then
+    errors.user(("%s.name: '%s' is the name of another pipeline; give another name"):format(path,
+      name), at)
+  elseif options.chunks then
+    errors.user(path .. ".params.chunks: is an option of every pipeline; give another name", at)
+  end
+  options.chunks = schema.merged(CHUNKS, { doc = "stages per rank; default: " .. def.chunks })
+  options.group = options.group and schema.merged(GROUP, { default = options.group.default })
+  M.known[name] = schema.merged(def, { options = options })
+  return function(given)
+    return schema.object({ name = name,
+      options = schema.check(options, given or {}, "moe.pipeline." .. name, errors.here()) }, mt)
+  end
+end
+
 --- Fields of a schedule as text.
 M.TABLE = {
   csv = { type = "string", required = true,
@@ -133,8 +131,7 @@ M.TABLE = {
   placement = PLACEMENT,
   chunks = schema.merged(CHUNKS, { required = true }),
   micro_batches = { type = "integer", lo = 1, required = true, doc = "micro-batches of a step" },
-  transfers = { type = "boolean", default = false,
-    doc = "whether the text spells out SEND and RECV" },
+  transfers = { type = "boolean", default = false, doc = "whether it spells out SEND and RECV" },
 }
 
 local function table_of(t)
@@ -145,23 +142,23 @@ end
 --- Loads the files of pipelines/, each a function of a table with policy.pipeline that returns a
 --- constructor. Returns moe.pipeline, and a list of { name, doc, options } for `moebench list`.
 function M.load(policy)
-  local constructors, rows = {}, {}
+  local made, rows = {}, {}
   for _, row in ipairs(core.table "pipelines") do
-    constructors[row.name] = M.define(row.name, row, { group = row.grouped and GROUP or nil })
+    row.params = { group = row.grouped and 0 or nil }
+    made[row.name] = M.define(row)
   end
   for _, name in ipairs(core.library_files("pipelines", ".lua")) do
-    constructors[name] = require("moe.pipelines." .. name) { policy = policy }
+    made[name] = require("moe.pipelines." .. name) { policy = policy }
   end
   local calls = { table = { table_of, M.TABLE, "moe.Pipeline",
     "a pipeline schedule as text, in the form of PyTorch's CSV files" } }
-  for i, name in ipairs(schema.keys_of(constructors)) do
-    local known = M.known[name]
-    calls[name] = { constructors[name], known.options, "moe.Pipeline", known.doc }
-    rows[i] = { name = name, doc = known.doc, options = {} }
-    for _, key in ipairs(schema.keys_of(known.options)) do
-      rows[i].options[#rows[i].options + 1] = { name = key,
-        default = known.options[key].default or known.chunks }
+  for i, name in ipairs(schema.keys_of(made)) do
+    local known, options = M.known[name], {}
+    calls[name] = { made[name], known.options, "moe.Pipeline", known.doc }
+    for j, key in ipairs(schema.keys_of(known.options)) do
+      options[j] = { name = key, default = known.options[key].default or known.chunks }
     end
+    rows[i] = { name = name, doc = known.doc, options = options }
   end
   return schema.functions("moe.pipeline", "pipeline schedule", calls), rows
 end

@@ -3,12 +3,9 @@
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local pipeline = require "moe.spec.pipeline"
-local policy = require "moe.spec.policy"
 local schema = require "moe.base.schema"
 
 local M = {}
-
-M.constructors, M.rows = pipeline.load(policy.constructors)
 
 local PATH = "moe.pipeline_times."
 local MOST = 2 ^ 24          -- stages x micro-batches of a pipeline
@@ -76,135 +73,122 @@ M.LAYOUT = {
   ranks = schema.merged(whole "pipeline ranks", { required = true }),
 }
 
-local function fail(field, text, at, ...) errors.user(PATH .. field .. ": " .. text:format(...), at) end
+local function fail(field, text, ...) errors.user(PATH .. field .. ": " .. text:format(...)) end
 
-local function list_per_stage(value, stages, field, at)
+local function list_per_stage(value, stages, field)
   if value == nil or value == core.null then return nil end  -- null: of a JSON file
-  local list = value
-  if type(value) == "number" then
-    list = {}
-    for i = 1, stages do list[i] = schema.field(TIME, value, PATH .. field, at) end
-  end
-  list = schema.field({ type = "list", of = TIME }, list, PATH .. field, at)
+  local list, one = {}, type(value) == "number"
+  for i = 1, one and stages or 0 do list[i] = value end
+  list = schema.field({ type = "list", of = TIME }, one and list or value, PATH .. field)
   if #list == stages then return core.array(list) end
-  fail(field, "has %d numbers; give %d, one per stage", at, #list, stages)
+  fail(field, "has %d numbers; give %d, one per stage", #list, stages)
 end
 
--- Returns what the core takes of the times.
-local function costs_of(c, q, rows, at)
-  local out = { mode = c.send.mode, send_f = c.send.f, send_b = c.send.b, keep_w = c.keep_w,
-    links = core.array(c.send.links), act = list_per_stage(c.act, q.stages, "act", at) }
+-- Adds to the query what the core takes of the times.
+local function set_costs(c, q, rows)
+  q.mode, q.send_f, q.send_b, q.keep_w = c.send.mode, c.send.f, c.send.b, c.keep_w
+  q.links, q.act = core.array(c.send.links), list_per_stage(c.act, q.stages, "act")
   for key in pairs(c.times and M.TIMES or {}) do
-    out[key] = list_per_stage(c.times[key], q.stages, "times." .. key, at)
+    q[key] = list_per_stage(c.times[key], q.stages, "times." .. key)
   end
-  if c.times and not (out.F and (out.B or out.I and out.W)) then
-    fail("times", "give F, and I and W or, for whole backwards alone, B", at)
+  local split = q.I and q.W
+  if c.times and not (q.F and (q.B or split)) then
+    fail("times", "give F, and I and W or, for whole backwards alone, B")
+  elseif c.times and not split and table.concat(rows, ","):find "%d[IW]%d" then
+    fail("times", "the schedule has turns I and W; give the times I and W")
   end
-  if not out.B and out.I and out.W then
-    out.B = {}
-    for i, time_of_i in ipairs(out.I) do out.B[i] = time_of_i + out.W[i] end
-  end
-  if c.times and not (out.I and out.W) and table.concat(rows, ","):find "%d[IW]%d" then
-    fail("times", "the schedule has turns I and W; give the times I and W", at)
+  if split and not q.B then
+    q.B = {}
+    for i, time_of_i in ipairs(q.I) do q.B[i] = time_of_i + q.W[i] end
   end
   local rule, value = c.pair.rule, c.pair.value
   if not value and (rule == "fixed" or rule == "saving") then
-    fail("pair.value", "is missing; the rule '%s' needs it", at, rule)
+    fail("pair.value", "is missing; the rule '%s' needs it", rule)
   end
-  if rule == "fixed" then out.pair_time = value end
-  out.pair_saving = rule == "max" and 2 * TIME.hi or rule == "saving" and value or 0
+  q.pair_time = rule == "fixed" and value or nil
+  q.pair_saving = rule == "saving" and value or rule == "max" and 2 * TIME.hi or 0
   for i, link in ipairs(c.send.links) do
     local field = ("send.links[%d]"):format(i)
-    if #link ~= 3 then fail(field, "give { from, to, time }", at) end
+    if #link ~= 3 then fail(field, "give { from, to, time }") end
     for k = 1, 2 do
       schema.field({ type = "integer", lo = 0, hi = q.ranks - 1 }, link[k],
-        ("%s%s[%d]"):format(PATH, field, k), at)
+        ("%s%s[%d]"):format(PATH, field, k))
     end
   end
-  return out
 end
 
 -- Adds the numbers of the pipeline to the query.
-local function set_shape(q, ranks, stages, micro_batches, placement, at)
+local function set_shape(q, ranks, stages, micro_batches, placement)
   q.ranks, q.stages, q.micro_batches, q.placement = ranks, stages, micro_batches, placement
   if math.max(ranks, stages) * micro_batches <= MOST then return end
-  fail("micro_batches", "%g micro-batches on %g stages are more than %d together; give fewer", at,
+  fail("micro_batches", "%g micro-batches on %g stages are more than %d together; give fewer",
     micro_batches, math.max(ranks, stages), MOST)
 end
 
 -- Returns the value that the call and the schedule's own option give, which must agree.
-local function agreed(key, given, own, at)
+local function agreed(key, given, own)
   if given and own and given ~= own then
-    fail(key, "%g is not the schedule's own %s = %g; give it once", at, given, key, own)
+    fail(key, "%g is not the schedule's own %s = %g; give it once", given, key, own)
   end
   return given or own
 end
 
 -- Returns the rows of a schedule, and sets the query's numbers.
-local function rows_of_schedule(c, q, at)
+local function rows_of_schedule(c, q)
   local path, given = PATH .. "schedule", c.schedule
   if type(given) == "string" then
     given = { name = given, options = {} }
-  elseif not schema.is_a("pipeline", given, path, at) then
-    schema.refuse(path, given, "a schedule's name, or a value such as moe.pipeline.zb_v {}", at)
+  elseif not schema.is_a("pipeline", given, path) then
+    schema.refuse(path, given, "a schedule's name, or a value such as moe.pipeline.zb_v {}")
   end
   local name, def, o = given.name, pipeline.known[given.name], schema.merged(given.options, {})
   if not def then
     errors.user(schema.unknown_text(path, "schedule", name, schema.keys_of(pipeline.known))
-      .. " (unknown_schedule)", at)
+      .. " (unknown_schedule)")
+  elseif not c.ranks then
+    fail("ranks", "is missing")
+  elseif c.group and not def.options.group then
+    fail("group", "'%s' has no groups; leave it out", name)
   end
-  if not c.ranks then fail("ranks", "is missing", at) end
-  if c.group and not def.options.group then
-    fail("group", "'%s' has no groups; leave it out", at, name)
-  end
-  o.group = agreed("group", c.group, o.group ~= 0 and o.group or nil, at)
-  o.chunks = agreed("chunks", c.chunks, o.chunks, at) or def.chunks
-  o = schema.check(def.options, o, "moe.pipeline_times", at)
+  o.group = agreed("group", c.group, o.group ~= 0 and o.group or nil)
+  o.chunks = agreed("chunks", c.chunks, o.chunks) or def.chunks
+  o = schema.check(def.options, o, "moe.pipeline_times")
   local two_way = def.placement == "two_way"
   local only = two_way and 2 or def.fixed_chunks and def.chunks or o.chunks
   if o.chunks ~= only then
-    fail("schedule", "%s: %s_a_rank: a rank has %d of its stages, not %g; give chunks = %d", at, name,
+    fail("schedule", "%s: %s_a_rank: a rank has %d of its stages, not %g; give chunks = %d", name,
       ({ "one_stage", "two_stages" })[only] or only .. "_stages", only, o.chunks, only)
   end
-  set_shape(q, c.ranks, c.ranks * (two_way and 1 or o.chunks), c.micro_batches, def.placement, at)
+  set_shape(q, c.ranks, c.ranks * (two_way and 1 or o.chunks), c.micro_batches, def.placement)
   core.end_loading()
   local rows, why = pipeline.rows_of(name, schema.merged(q, { chunks = o.chunks }), o)
-  return rows or fail("schedule", "%s: %s", at, name, why)
+  return rows or fail("schedule", "%s: %s", name, why)
 end
 
 -- Returns the rows of a table, and sets the query's numbers. Lines without any cell or comma are
 -- rows only if there are exactly as many lines, apart from comments, as ranks.
-local function rows_of_table(c, q, at)
+local function rows_of_table(c, q)
   local lines, filled = {}, {}
   for line in (c.table:gsub("\n$", "") .. "\n"):gmatch "(.-)\n" do
     local row = line:gsub("#.*", ""):gsub("%s", "")
     if row ~= "" then filled[#filled + 1] = row end
     if row ~= "" or not line:find "#" then lines[#lines + 1] = row end
   end
-  local ranks = c.ranks or math.max(#filled, 1)
-  local rows = #lines == ranks and lines or filled
-  if #filled == 0 then fail("table", "the table has no rows; give a line per rank", at) end
-  if #rows > ranks then
-    fail("table", "the table has %d rows for %d ranks; give a line per rank", at, #rows, ranks)
-  end
-  local two_way = c.placement == "two_way"
+  local ranks, two_way = c.ranks or #filled, c.placement == "two_way"
   local stages = c.stages or ranks * (two_way and 1 or c.chunks or 1)
-  if two_way and stages ~= ranks then
-    schema.refuse(PATH .. "stages", stages, ("%g, as many as ranks, for the placement two_way")
-      :format(ranks), at)
+  local rows = #lines == ranks and lines or filled
+  if #filled == 0 then
+    fail("table", "the table has no rows; give a line per rank")
+  elseif #rows > ranks then
+    fail("table", "the table has %d rows for %d ranks; give a line per rank", #rows, ranks)
+  elseif two_way and stages ~= ranks then
+    fail("stages", "%g is not allowed; give %g, as many as ranks, for the placement two_way",
+      stages, ranks)
   end
-  set_shape(q, ranks, stages, c.micro_batches, c.placement or "loop", at)
+  set_shape(q, ranks, stages, c.micro_batches, c.placement or "loop")
   for rank = #rows + 1, ranks do rows[rank] = "" end
   q.transfers = c.transfers
   return rows
-end
-
--- Returns the fields with those of a moe.pipeline.table in place of `schedule`.
-local function with_table(c, at)
-  local own = c.schedule.table
-  return schema.merged(c, { table = own.csv, placement = own.placement, transfers = own.transfers,
-    chunks = agreed("chunks", c.chunks, own.chunks, at),
-    micro_batches = agreed("micro_batches", c.micro_batches, own.micro_batches, at) })
 end
 
 -- Returns the entries of each rank: { text, begin, end }.
@@ -242,38 +226,38 @@ function M.pipeline_times(t)
   local c = schema.check(M.FIELDS, t, "moe.pipeline_times", at)
   if (c.schedule == nil) == (c.table == nil) then
     errors.user("moe.pipeline_times: give either schedule or table, "
-      .. (c.table and "not both" or "neither is given"), at)
+      .. (c.table and "not both" or "neither is given"))
   end
   for _, key in ipairs { "placement", "stages", "transfers" } do
-    if c.schedule ~= nil and c[key] then
-      fail(key, "has no effect beside schedule; leave it out", at)
-    end
+    if not c.table and c[key] then fail(key, "has no effect beside schedule; leave it out") end
   end
-  if schema.is_a("pipeline", c.schedule) and c.schedule.table then c = with_table(c, at) end
-  if not c.micro_batches then fail("micro_batches", "is missing", at) end
-  local rows = (c.table and rows_of_table or rows_of_schedule)(c, q, at)
-  q = schema.merged(q, costs_of(c, q, rows, at))
-  q.rows, q.entries = rows, c.times ~= nil and c.entries
+  local own = schema.is_a("pipeline", c.schedule) and c.schedule.table
+  if own then  -- a moe.pipeline.table
+    c = schema.merged(c, { table = own.csv, placement = own.placement, transfers = own.transfers })
+    for _, key in ipairs { "chunks", "micro_batches" } do c[key] = agreed(key, c[key], own[key]) end
+  end
+  if not c.micro_batches then fail("micro_batches", "is missing") end
+  q.rows = (c.table and rows_of_table or rows_of_schedule)(c, q)
+  q.entries = c.times ~= nil and c.entries
+  set_costs(c, q, q.rows)
   local out = errors.call(at, core.pipeline_times, q)
-  if not (c.times and out.rows) then
-    return { errors = out.errors, rows = out.rows, peak = out.peak }
-  end
-  out.entries, out.begins, out.ends = c.entries and entries_of(out) or nil, nil, nil
+  if not c.times then return { errors = out.errors, rows = out.rows, peak = out.peak } end
+  out.entries, out.begins, out.ends = out.begins and entries_of(out), nil, nil
   return out
 end
 
 -- Returns the layout without commas and spaces, its repeats written out.
-local function written_out(layout, at)
+local function written_out(layout)
   local function repeated(part, times)
     if #part * times <= MOST_SYMBOLS then return part:rep(times) end
     errors.user(("moe.pipeline_layout.layout: has more than %d symbols; give fewer repeats"):format(
-      MOST_SYMBOLS), at)
+      MOST_SYMBOLS))
   end
-  local text, starred, plain = layout:gsub("[,%s]", ""):gsub("([%a|])%*(%d+)", repeated)
+  local text = layout:gsub("[,%s]", ""):gsub("([%a|])%*(%d+)", repeated)
   repeat
+    local starred, plain
     text, starred = text:gsub("%(([^()]*)%)%*(%d+)", repeated)
-    text, plain = text:gsub("%(([^()]*)%)", "%1")
-    repeated(text, 1)
+    text, plain = repeated(text, 1):gsub("%(([^()]*)%)", "%1")
   until starred + plain == 0
   return text
 end
@@ -285,27 +269,20 @@ schema.record("pipeline layout", "layout", "the layers of the stages of a pipeli
 
 --- moe.pipeline_layout{...}: returns { stages, of_rank }, in which stage s is on rank s mod ranks.
 function M.pipeline_layout(t)
-  local at = errors.here()
-  local c = schema.check(M.LAYOUT, t, "moe.pipeline_layout", at)
-  local function refuse(wrong, why)
-    if wrong then errors.user("moe.pipeline_layout.layout: " .. why, at) end
-  end
-  local text, stages, of_rank = written_out(c.layout, at), {}, {}
+  local c = schema.check(M.LAYOUT, t, "moe.pipeline_layout", errors.here())
+  local text, stages, of_rank = written_out(c.layout), {}, {}
   local unknown = text:match "[^EtmL|]"
-  refuse(unknown, ("unknown_symbol: '%s' is not allowed here; a layout has E, t, m and L, | between "
-    .. "stages, and x*n or (...)*n for repeats"):format(unknown))
   for stage in (text .. "|"):gmatch "([^|]*)|" do stages[#stages + 1] = stage end
-  refuse(#stages % c.ranks ~= 0, ("stages_not_multiple: %d stages do not go onto %g ranks; give a "
-    .. "multiple of the ranks"):format(#stages, c.ranks))
-  refuse(not text:find "^E[^E]*$",
-    "embedding: E must be there once, as the first symbol of the first stage")
-  refuse(not text:find "^[^L]*L$",
-    "loss: L must be there once, as the last symbol of the last stage")
-  refuse(text:find "m.*t", "mtp_before_decoder: decoder layers (t) must be before MTP layers (m)")
+  local why = unknown and ("unknown_symbol: '%s' is not allowed here; a layout has E, t, m and L, "
+      .. "| between stages, and x*n or (...)*n for repeats"):format(unknown)
+    or #stages % c.ranks ~= 0 and ("stages_not_multiple: %d stages do not go onto %g ranks; give a "
+      .. "multiple of the ranks"):format(#stages, c.ranks)
+    or not text:find "^E[^E]*$" and "embedding: E must be once, as the first symbol of all"
+    or not text:find "^[^L]*L$" and "loss: L must be once, as the last symbol of all"
+    or text:find "m.*t" and "mtp_before_decoder: decoder layers (t) must be before MTP layers (m)"
+  if why then errors.user("moe.pipeline_layout.layout: " .. why) end
   for rank = 1, c.ranks do of_rank[rank] = {} end
-  for i, layers in ipairs(stages) do
-    table.insert(of_rank[(i - 1) % c.ranks + 1], layers)
-  end
+  for i, layers in ipairs(stages) do table.insert(of_rank[(i - 1) % c.ranks + 1], layers) end
   return { stages = stages, of_rank = of_rank }
 end
 

@@ -17,7 +17,7 @@ M.pass_rows = {}
 
 --- The policies that were defined in this Lua state, and the placements in Lua of the library:
 --- kind -> name -> checked definition.
-M.registry = { gate = {}, pass = {}, schedule = {}, placement = {}, pipeline = {} }
+M.registry = { gate = {}, pass = {}, schedule = {}, placement = {} }
 
 local instance_mt = {
   gate = schema.class("gate", "a gate"),
@@ -132,10 +132,6 @@ M.KINDS = {
 
 local function check_name(kind, def, at)
   local path = ("moe.policy.%s.name: '%s' "):format(kind, def.name)
-  if kind == "pipeline" then
-    if not pipeline.known[def.name] then return end
-    errors.user(path .. "is the name of a pipeline that there is; give another name", at)
-  end
   for _, known in ipairs(kind == "gate" and core.table "gates" or M.pass_rows) do
     if known.name == def.name then
       errors.user(("%sis the name of a built-in %s; give another name"):format(path,
@@ -214,9 +210,9 @@ local function define(kind)
         .. "and use it in `case`", at)
     end
     local def = schema.check(M.KINDS[kind], t, path, at)
+    if kind == "pipeline" then return pipeline.define(def, path, at) end
     check_name(kind, def, at)
     local options = schema.options(def.params, path .. ".params", at)
-    if kind == "pipeline" then return pipeline.define(def.name, def, options, path, at) end
     if kind == "placement" then placement_options(def, options, path, at) end
     return constructor(kind, def, options, true)
   end
@@ -294,7 +290,8 @@ for _, name in ipairs(schema.keys_of(balance)) do
   passes[name] = { constructor("placement", def, options, false), options, "moe.Pass", method.doc }
 end
 
---- The constructors of the built-in passes: moe.pass.<name>{ options }.
+--- The constructors of the built-in passes and pipelines: moe.pass.<name>{ options }.
 M.passes = schema.functions("moe.pass", "pass", passes)
+M.pipelines, M.pipeline_rows = pipeline.load(M.constructors)
 
 return M

@@ -252,10 +252,6 @@ local function passes_of(name, given, path, at)
   for i, pass in ipairs(passes) do
     local place = ("%s[%d]"):format(path, i)
     local chosen = schema.is_a("best", pass, place, at) or schema.is_a("fallback", pass, place, at)
-    if schema.is_a("pipeline", pass) then
-      errors.user(("%s: pipelines are not executed in systems yet; give the schedule '%s' to "
-        .. "moe.pipeline_times"):format(place, pass.name), at)
-    end
     if not chosen then schema.field({ type = "pass" }, pass, place, at) end
   end
   if #passes > 0 then return passes end

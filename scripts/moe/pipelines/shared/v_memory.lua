@@ -109,7 +109,7 @@ local function squeeze(plan, num_micro, with_w)
   end)
 end
 
--- Returns the plan, without its W, in which each entry begins as early as the order by slots allows.
+-- Returns the plan, without its W, in which entries begin as early as the order by slots allows.
 local function tighten(plan)
   local out, free = {}, {}
   for rank = 1, #plan do out[rank], free[rank] = {}, 0 end
