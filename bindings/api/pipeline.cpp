@@ -17,7 +17,7 @@ int pipeline_rows(lua_State* L) {
   const json values = to_json(L, 1);
   const Fields fields(values, "pipeline");
   const pipeline::Query query{fields.integer("ranks"), fields.integer("chunks"),
-                              fields.integer("micro_batches"), fields.integer("group", 0)};
+                              fields.integer("micro_batches"), fields.integer("group", 1)};
   json rows = json::array();
   for (const pipeline::ScheduleDef& def : pipeline::schedules()) {
     const pipeline::Shape shape{query.ranks, query.ranks * query.chunks, query.micro_batches,

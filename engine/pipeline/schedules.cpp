@@ -30,10 +30,6 @@ Turns alternate(const Query& q, int64_t rank, int64_t group, int64_t step,
   return turns;
 }
 
-Turns one_f_one_b(const Query& q, int64_t rank) {
-  return alternate(q, rank, q.micro_batches, 1);
-}
-
 void require_interleaving(const Query& q) {
   if (q.chunks < 2) {
     throw user_error("needs_virtual_stages: a rank has 1 stage; give chunks = 2 or more");
@@ -43,21 +39,7 @@ void require_interleaving(const Query& q) {
 
 Turns interleaved(const Query& q, int64_t rank) {
   require_interleaving(q);
-  const int64_t group = q.group > 0 ? q.group : q.ranks, rest = q.micro_batches % group;
-  if (group < q.ranks) {
-    throw user_error("group_below_ranks: group = {}; give at least {}, the ranks", group, q.ranks);
-  }
-  if (group > q.micro_batches) {
-    throw user_error("group_above_micro_batches: group = {}; give at most {}, the micro-batches",
-                     group, q.micro_batches);
-  }
-  if (rest > 0 && rest < q.ranks) {
-    throw user_error(
-        "short_last_group: {} micro-batches of {} are left, fewer than the {} ranks; "
-        "give a multiple of {}",
-        rest, q.micro_batches, q.ranks, group);
-  }
-  return alternate(q, rank, group, 2);
+  return alternate(q, rank, q.group, 2);
 }
 
 /// Returns the micro-batches of a round as PyTorch counts them.
@@ -122,32 +104,22 @@ Turns dualpipev(const Query& q, int64_t rank) {
 }  // namespace
 
 const std::vector<ScheduleDef>& schedules() {
-  static const std::vector<ScheduleDef> all = [] {
-    std::vector<ScheduleDef> rows = {
-        {"1f1b",
-         "a forward and a backward in turn, after as many forwards as ranks follow "
-         "(PipeDream-Flush, "
-         "arXiv 2006.09503; Megatron-LM d98e8a6)",
-         1, true, false, Placing::kLoop, one_f_one_b},
-        {"interleaved",
-         "1f1b over several stages per rank, in groups of micro-batches (arXiv 2104.04473; "
-         "Megatron-LM d98e8a6)",
-         2, false, true, Placing::kLoop, interleaved},
-        {"interleaved_torch",
-         "interleaved with PyTorch 2.11's groups, which follow from the micro-batches", 2, false,
-         false, Placing::kLoop, interleaved_torch},
-        {"zb_h1",
-         "1f1b with each W as many backwards late as ranks come before (arXiv 2401.10241; with "
-         "several stages per rank PyTorch's InterleavedZeroBubble)",
-         1, false, false, Placing::kLoop, zb_h1},
-        {"dualpipev",
-         "both ways of the micro-batches in a V, forwards beside backwards (deepseek-ai/DualPipe "
-         "3da1bbe, dualpipev.py)",
-         2, true, false, Placing::kV, dualpipev},
-    };
-    check_rows("pipeline schedules", rows);
-    return rows;
-  }();
+  static const std::vector<ScheduleDef> all = {
+      {"1f1b",
+       "a forward and a backward in turn, after as many forwards as ranks follow (PipeDream-Flush)",
+       1, true, false, Placing::kLoop,
+       [](const Query& q, int64_t rank) { return alternate(q, rank, q.micro_batches, 1); }},
+      {"interleaved",
+       "1f1b over several stages per rank, in groups of micro-batches (arXiv 2104.04473)", 2, false,
+       true, Placing::kLoop, interleaved},
+      {"interleaved_torch",
+       "interleaved with PyTorch 2.11's groups, which follow from the micro-batches", 2, false,
+       false, Placing::kLoop, interleaved_torch},
+      {"zb_h1", "1f1b with each W as many backwards late as ranks come before (arXiv 2401.10241)",
+       1, false, false, Placing::kLoop, zb_h1},
+      {"dualpipev", "both ways in a V, forwards beside backwards (deepseek-ai/DualPipe 3da1bbe)", 2,
+       true, false, Placing::kV, dualpipev},
+  };
   return all;
 }
 

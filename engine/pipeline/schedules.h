@@ -1,5 +1,4 @@
-// The pipeline schedules that are built in: pure functions from numbers to turns. Further ones are
-// Lua files (scripts/moe/pipelines), which a recipe's own schedules are like.
+// The pipeline schedules of the engine. Further ones are Lua files (scripts/moe/pipelines).
 #pragma once
 
 #include <string>
@@ -9,19 +8,18 @@
 
 namespace moe::pipeline {
 
-/// The numbers for which a schedule is asked. Each is at least 1; group: 0, the default.
+/// The numbers for which a schedule is asked, each at least 1.
 struct Query {
   int64_t ranks = 1, chunks = 1, micro_batches = 1;
-  int64_t group = 0;  // micro-batches that pass one chunk before the next has its turn
+  int64_t group = 1;  // micro-batches that pass one chunk before the next; see `grouped`
 };
 
 struct ScheduleDef {
   std::string name, doc;
   int64_t chunks;     // stages per rank unless asked for others
   bool fixed_chunks;  // whether only so many are possible
-  bool grouped;       // whether it has groups
+  bool grouped;       // has groups, from ranks to micro_batches, the last not below ranks
   Placing placing;
-  /// Returns the turns of a rank, those of a stage with its micro-batches in ascending order.
   /// Throws UserError "code: reason" if the schedule does not exist for these numbers.
   Turns (*turns)(const Query& query, int64_t rank);
 };

@@ -1,7 +1,6 @@
-// Schedules as text, in the form of PyTorch's CSV files (torch/distributed/pipelining), and what is
-// wrong in them. A row per rank has cells "<stage><work><micro-batch>" such as 3F0 that commas
-// separate, pairs as (0F7;7B3)OVERLAP_F_B, and transfers, where they are spelled out, as 0SEND_F1.
-// An empty cell is an idle slot without meaning.
+// Schedules as text, in the form of PyTorch's CSV files, and what is wrong in them. A row per rank
+// has cells "<stage><work><micro-batch>" such as 3F0 or 0SEND_F1 that commas separate, and pairs as
+// (0F7;7B3)OVERLAP_F_B. An empty cell has no meaning.
 #pragma once
 
 #include <span>
@@ -12,8 +11,7 @@
 
 namespace moe::pipeline {
 
-/// A cell of a table, or half a pair. Unlike a turn it names a stage, which in a wrong table may be
-/// on another rank.
+/// A cell of a table, or half a pair. It names a stage, which may be on another rank.
 struct Action {
   Work work = Work::kF;
   bool beside = false;  // as Turn::beside
@@ -43,26 +41,20 @@ struct Table {
 /// Reads rows without spaces.
 Table parse_table(const std::vector<std::string>& rows);
 std::string text_of(const Action& action);
-/// Returns the text of a row or a part of one.
 std::string text_of(std::span<const Action> row);
-/// Returns a rank's turns as the row of a table.
 Row row_of(const Turns& turns, int64_t rank, const Shape& shape);
 
-/// Returns all that is wrong with the table:
-///   bad_action               no action; or a transfer, though transfers are not spelled out
+/// Returns all that is wrong with the table. Codes of which there is more to say than their name:
+///   bad_action               also a transfer, if transfers are not spelled out
 ///   out_of_range             no such stage or micro-batch, or no neighbour to transfer to
-///   twice                    an action that an earlier cell has
-///   wrong_rank               the rank does not hold the stage for this micro-batch
 ///   missing                  F; B where there is no backward at all, else I or W; has no rank
 ///   whole_and_split          B beside I or W of the same stage and micro-batch; names the B
 ///   backward_before_forward  B or I before its F on one rank, or in one pair with it
-///   weight_before_input      W before its I on one rank
 ///   send_missing, receive_missing, send_receive_order
-///       if transfers are spelled out: what the table lacks of a transfer between two ranks; for
-///       each ordered pair of ranks the first receive that does not meet the send of its place
-///       (sends have no tags)
+///       if transfers are spelled out: of those between two ranks; for each ordered pair of ranks
+///       the first receive that does not meet the send of its place (sends have no tags)
 ///   deadlock                 where a rank waits for ever; only if nothing else is found
-/// spelled: whether the rows have all transfers between ranks.
+/// The others: twice, wrong_rank, weight_before_input. spelled: the rows have all transfers.
 std::vector<Finding> find_faults(const Table& table, const Shape& shape, bool spelled);
 
 }  // namespace moe::pipeline

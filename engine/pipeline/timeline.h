@@ -1,5 +1,4 @@
-// When the turns of a pipeline begin and end, from a time per stage and kind of work. Times have no
-// unit. One rank stands for all ranks that run its program; what happens inside a turn is not here.
+// When the turns of a pipeline begin and end, from a time per stage and kind of work, without unit.
 //
 // A rank runs its row in order, one entry (a turn or a pair) at a time, from 0 on. An F waits for
 // the activation of the stage before, a B or I for the gradient of the stage behind, which exists
@@ -49,10 +48,9 @@ struct Timeline {
   std::vector<Finding> stuck;  // "deadlock" for each rank that waits for ever, and at which entry
 };
 
-/// Returns the timeline of rows in which find_faults() finds nothing but deadlocks. The time of
-/// this grows linearly with the entries. spelled: the rows have all transfers between ranks; a
-/// receive waits for its send, sends wait for nobody, and only `stuck` has a meaning. Otherwise the
-/// rows have no transfers, and each is begun at the end of what it sends.
+/// Returns the timeline of rows in which find_faults() finds nothing but deadlocks. spelled: the
+/// rows have all transfers between ranks; a receive waits for its send, sends wait for nobody, and
+/// only `stuck` has a meaning. Otherwise the rows have no transfers.
 Timeline compose(const std::vector<Row>& rows, const Shape& shape, const Costs& costs,
                  bool spelled = false);
 

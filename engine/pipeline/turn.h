@@ -1,8 +1,7 @@
 // Turns of a pipeline: what its ranks do with the micro-batches of one step, and in which order.
 //
 // A model is cut into stages, which pipeline ranks hold; a chunk is the number of a stage on its
-// rank. A schedule states for each rank a list of turns. All numbers count from 0. How long turns
-// take is not here (timeline.h), nor what is computed in them.
+// rank. All numbers count from 0. How long turns take is in timeline.h.
 #pragma once
 
 #include <array>
@@ -13,9 +12,8 @@
 
 namespace moe::pipeline {
 
-/// Work on one stage and micro-batch: F is the forward, I the gradient of the input, W that of the
-/// weights, B both as one. The others are transfers, which only tables spell out (table.h): of an
-/// activation (F) or the gradient of one (B), named at the rank that sends or receives.
+/// F: the forward, I: the gradient of the input, W: that of the weights, B: both as one. The others
+/// are transfers of an activation (F) or its gradient (B), which only tables spell out (table.h).
 enum class Work : uint8_t { kF, kB, kI, kW, kSendF, kRecvF, kSendB, kRecvB };
 constexpr std::array<const char*, 8> names_of(Work) {
   return {"F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B"};
@@ -24,9 +22,8 @@ constexpr bool is_transfer(Work work) {
   return work >= Work::kSendF;
 }
 
-/// Which rank holds a stage. kLoop: stage s is on rank s mod P. kV: stages go down the ranks and
-/// back. kTwoWay: each rank holds two of P stages; stage s is on rank s for the first half of the
-/// micro-batches, on rank P-1-s for the second.
+/// Which rank holds stage s. kLoop: s mod P. kV: stages go down the ranks and back. kTwoWay: each
+/// rank holds two of P stages; s for the first half of the micro-batches, P-1-s for the second.
 enum class Placing : uint8_t { kLoop, kV, kTwoWay };
 constexpr std::array<const char*, 3> names_of(Placing) {
   return {"loop", "v", "two_way"};

@@ -1,11 +1,9 @@
--- Breadth-first pipeline parallelism (arXiv 2211.05953; PyTorch's ScheduleLoopedBFS): GPipe over
--- several stages per rank. Backwards are the exact mirror of the forwards, so that micro-batches
--- descend in them.
+-- GPipe over several stages per rank, also in PyTorch (ScheduleLoopedBFS). The backwards are the
+-- exact mirror of the forwards, so that micro-batches descend in them.
 return function(moe)
   return moe.policy.pipeline {
     name = "looped_bfs",
-    doc = "GPipe over several stages per rank, one stage after the other, backwards in the reverse "
-      .. "order (breadth-first, arXiv 2211.05953; PyTorch's ScheduleLoopedBFS)",
+    doc = "forwards stage by stage, then backwards in reverse (breadth-first, arXiv 2211.05953)",
     chunks = 2,
     turns = function(p)
       for chunk = 1, p.chunks do

@@ -1,10 +1,8 @@
--- combined_1f1b for one stage per rank, which Megatron-LM does not offer: one more forward than in
--- 1f1b leads, and each further forward runs beside a backward.
+-- combined_1f1b for one stage per rank, which Megatron-LM does not offer.
 return function(moe)
   return moe.policy.pipeline {
     name = "paired_1f1b", fixed_chunks = true,
-    doc = "1f1b with each forward beside a backward: combined_1f1b with one stage per rank (after "
-      .. "Megatron-LM d98e8a6, combined_1f1b.py)",
+    doc = "1f1b with each forward beside a backward: combined_1f1b with one stage per rank",
     turns = function(p, rank)
       local lead = math.min(2 * (p.ranks - rank) + 1, p.micro_batches)
       for k = 1, p.micro_batches + lead do

@@ -1,12 +1,9 @@
--- V-Half of "Pipeline Parallelism with Controllable Memory" (arXiv 2405.15362): two stages per rank
--- in a V, at about a half of the activations of 1f1b.
 local v_memory = require "moe.pipelines.shared.v_memory"
 
 return function(moe)
   return moe.policy.pipeline {
     name = "v_half",
-    doc = "two stages per rank in a V, for half the memory of 1f1b and a smaller bubble (V-Half, "
-      .. "arXiv 2405.15362)",
+    doc = "half the memory of 1f1b and a smaller bubble, in a V (V-Half, arXiv 2405.15362)",
     chunks = 2, fixed_chunks = true, placement = "v",
     turns = v_memory(function(n, r)
       local gap = n % 2 == 0 and 3 or 0

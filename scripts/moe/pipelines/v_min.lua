@@ -1,12 +1,10 @@
--- V-Min of "Pipeline Parallelism with Controllable Memory" (arXiv 2405.15362): two stages per rank
--- in a V, at about a third of the activations of 1f1b.
 local v_memory = require "moe.pipelines.shared.v_memory"
 
 return function(moe)
   return moe.policy.pipeline {
     name = "v_min",
-    doc = "two stages per rank in a V, for a third of the memory of 1f1b and two thirds of its "
-      .. "bubble (V-Min, arXiv 2405.15362)",
+    doc = "a third of the memory of 1f1b and two thirds of its bubble, in a V (V-Min, "
+      .. "arXiv 2405.15362)",
     chunks = 2, fixed_chunks = true, placement = "v",
     turns = v_memory(function(n, r)
       local gap = n % 3 == 0 and 2 or 0

@@ -1,11 +1,8 @@
--- ZB-H2 of "Zero Bubble Pipeline Parallelism" (arXiv 2401.10241; ZB2P in its code) in its regular
--- form: twice the forwards of 1f1b lead, and the gradients of weights are late by twice as many
--- backwards as ranks come before.
+-- ZB-H2 in its regular form, which the code of arXiv 2401.10241 calls ZB2P.
 return function(moe)
   return moe.policy.pipeline {
     name = "zb_h2", fixed_chunks = true,
-    doc = "no bubble inside a rank for the memory of twice as many micro-batches (ZB-H2, "
-      .. "arXiv 2401.10241)",
+    doc = "no bubble inside a rank for twice the memory of 1f1b (ZB-H2, arXiv 2401.10241)",
     turns = function(p, rank)
       local n, lead, late = p.micro_batches, math.min(2 * (p.ranks - rank), p.micro_batches),
         2 * (rank - 1)

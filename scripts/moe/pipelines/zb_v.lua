@@ -1,13 +1,10 @@
--- ZB-V of "Pipeline Parallelism with Controllable Memory" (arXiv 2405.15362): two stages per rank
--- in a V. No rank waits between its first and last turn if forwards and both gradients take equal
--- times. Memory is that of 1f1b.
+-- No rank waits between its first and last turn if forwards and both gradients take equal times.
 local METHODS = { F = "forward", I = "dx", W = "dw" }
 
 return function(moe)
   return moe.policy.pipeline {
     name = "zb_v",
-    doc = "no bubble inside a rank, two stages per rank in a V, for the memory of 1f1b (ZB-V, "
-      .. "arXiv 2405.15362)",
+    doc = "no bubble inside a rank, in a V, for the memory of 1f1b (ZB-V, arXiv 2405.15362)",
     chunks = 2, fixed_chunks = true, placement = "v",
     turns = function(p, rank)
       local all, before = math.max(p.micro_batches, 2 * p.ranks - 1), rank - 1

@@ -159,6 +159,19 @@ local function rows_of_schedule(c, q)
     fail("schedule", "%s: %s_a_rank: a rank has %d of its stages, not %g; give chunks = %d", name,
       ({ "one_stage", "two_stages" })[only] or only .. "_stages", only, o.chunks, only)
   end
+  if o.group then
+    o.group = o.group > 0 and o.group or c.ranks
+    local rest = c.micro_batches % o.group
+    local why = o.group < c.ranks
+        and "group_below_ranks: group = %d of %d micro-batches is below the %d ranks; give more"
+      or o.group > c.micro_batches
+        and "group_above_micro_batches: group = %d is above all %d micro-batches; give fewer"
+      or rest > 0 and rest < c.ranks and "short_last_group: the last group of up to %d of %d "
+        .. "micro-batches is below the %d ranks; give a multiple of the group"
+    if why and o.chunks > 1 and c.ranks > 1 then  -- else the schedule itself refuses
+      fail("schedule", "%s: " .. why, name, o.group, c.micro_batches, c.ranks)
+    end
+  end
   set_shape(q, c.ranks, c.ranks * (two_way and 1 or o.chunks), c.micro_batches, def.placement)
   core.end_loading()
   local rows, why = pipeline.rows_of(name, schema.merged(q, { chunks = o.chunks }), o)

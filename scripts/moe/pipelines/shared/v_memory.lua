@@ -1,9 +1,8 @@
 -- The construction of V-Half and V-Min (arXiv 2405.15362; sail-sg/zero-bubble-pipeline-parallelism
 -- 39f2c18, zbv_greedy.py). A pattern gives each kind of turn of micro-batch 1 a slot on each rank;
--- micro-batch m takes the same slots 6 (m-1) later. Slots that stay empty take the gradients of
--- weights (W). Turns before and after the regular middle then move to earlier slots without any
--- rank holding more activations than in the pattern ("squeeze"), and all begin as early as their
--- order allows ("tighten").
+-- micro-batch m takes the same slots 6 (m-1) later. Empty slots take W. Turns before and after the
+-- regular middle move to earlier slots without any rank holding more activations than before
+-- ("squeeze"), and all begin as early as their order allows ("tighten").
 --
 -- Kinds: 0 F and 3 I of the stage on the way down (chunk 1), 1 F and 2 I of that on the way back
 -- (chunk 2), 4 W of either; in the end 4 W of chunk 2 and 5 W of chunk 1. A plan is { [rank] = {
