@@ -268,10 +268,10 @@ local function written_out(layout)
   end
   local text = layout:gsub("[,%s]", ""):gsub("([%a|])%*(%d+)", repeated)
   repeat
-    local starred, plain
-    text, starred = text:gsub("%(([^()]*)%)%*(%d+)", repeated)
-    text, plain = repeated(text, 1):gsub("%(([^()]*)%)", "%1")
-  until starred + plain == 0
+    local count
+    text, count = repeated(text, 1):gsub("%(([^()]*)%)%*(%d+)", repeated)
+    if count == 0 then text, count = text:gsub("%(([^()]*)%)", "%1") end
+  until count == 0
   return text
 end
 
