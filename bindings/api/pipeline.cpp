@@ -12,7 +12,7 @@ namespace {
 using nlohmann::json;
 using pipeline::Work;
 
-// ({ schedule, ranks, chunks, micro_batches, group }) -> a text per rank
+// ({ name, ranks, chunks, micro_batches, group }) -> a text per rank
 int pipeline_rows(lua_State* L) {
   const json values = to_json(L, 1);
   const Fields fields(values, "pipeline");
@@ -22,7 +22,7 @@ int pipeline_rows(lua_State* L) {
   for (const pipeline::ScheduleDef& def : pipeline::schedules()) {
     const pipeline::Shape shape{query.ranks, query.ranks * query.chunks, query.micro_batches,
                                 def.placing};
-    for (int64_t rank = 0; def.name == fields.text("schedule") && rank < query.ranks; ++rank) {
+    for (int64_t rank = 0; def.name == fields.text("name") && rank < query.ranks; ++rank) {
       rows.push_back(text_of(row_of(def.turns(query, rank), rank, shape)));
     }
   }
@@ -31,27 +31,28 @@ int pipeline_rows(lua_State* L) {
 }
 
 std::vector<double> numbers(const Fields& fields, const char* key) {
-  return fields.has(key) ? fields.value().at(key).get<std::vector<double>>()
-                         : std::vector<double>();
+  if (!fields.has(key)) return {};
+  return fields.value().at(key);
 }
 
 pipeline::Costs costs_of(const Fields& query) {
-  pipeline::Costs costs{.pair_saving = query.number("pair_saving", 0),
-                        .mode = value_named<pipeline::SendMode>("mode", query.text("mode")),
-                        .send_f = query.number("send_f"),
-                        .send_b = query.number("send_b"),
+  const Fields send = query.at("send"), pair = query.at("pair");
+  pipeline::Costs costs{.pair_saving = pair.number("saving"),
+                        .mode = value_named<pipeline::SendMode>("mode", send.text("mode")),
+                        .send_f = send.number("f"),
+                        .send_b = send.number("b"),
                         .act = numbers(query, "act"),
                         .keep_w = query.number("keep_w")};
   for (const Work work : {Work::kF, Work::kB, Work::kI, Work::kW}) {
-    costs.times[static_cast<size_t>(work)] = numbers(query, name_of(work));
+    costs.times[static_cast<size_t>(work)] = numbers(query.at("times"), name_of(work));
   }
-  if (query.has("pair_time")) costs.pair = query.number("pair_time");
-  for (const json& link : query.value().at("links")) costs.links[{link[0], link[1]}] = link[2];
+  if (pair.has("time")) costs.pair = pair.number("time");
+  for (const json& link : send.value().at("links")) costs.links[{link[0], link[1]}] = link[2];
   return costs;
 }
 
-// ({ rows, transfers; ranks, stages, micro_batches, placement; F, B, I, W, pair_time, pair_saving,
-// mode, send_f, send_b, links, act, keep_w; entries }) -> { errors }, or rows and times
+// ({ rows, transfers, ranks, stages, micro_batches, placement, times, pair = { time, saving }, send,
+// act, keep_w, entries }) -> { errors }, or rows and times
 int pipeline_times(lua_State* L) {
   const json values = to_json(L, 1);
   const Fields query(values, "moe.pipeline_times");

@@ -8,8 +8,7 @@ local M = {}
 
 local mt = schema.class("pipeline", "a pipeline schedule, for example moe.pipeline.zb_v {}")
 
---- What is known of each schedule, by name: { doc, chunks, fixed_chunks, placement, options = field
---- list, and turns of one in Lua }.
+--- Definitions of all schedules by name; those of the engine have no `turns`.
 M.known = {}
 
 local TURN = "(micro_batch: integer, options?: { chunk?: integer, beside?: boolean })"
@@ -20,8 +19,8 @@ local Turns = schema.methods("pipeline turns", "p",
     { "chunks", "integer", "stages per rank" },
     { "micro_batches", "integer", "micro-batches of a step" },
     { "forward", TURN, "adds the forward of a micro-batch as the rank's next turn. chunk: which of "
-      .. "the rank's stages, by default the first, for placement = 'two_way' that of the "
-      .. "micro-batch; beside: the turn and the next one, a backward, run as a pair" },
+      .. "the rank's stages, by default the first, or if placement = 'two_way' the micro-batch's; "
+      .. "beside: the turn and the next one, a backward, run as a pair" },
     { "backward", TURN, "adds a whole backward: both gradients in one turn" },
     { "dx", TURN, "adds the gradient of the stage's input" },
     { "dw", TURN, "adds the gradient of the stage's weights, after its dx" },
@@ -53,44 +52,40 @@ for method, work in pairs { forward = "F", backward = "B", dx = "I", dw = "W" } 
   end
 end
 
-function Turns:refuse(code, reason)
-  self.refused = ("%s: %s"):format(code, reason)
-  error(self.refused, 0)
+local function refuse(p, why)
+  errors.user(("moe.pipeline_times.schedule: %s: %s"):format(p.name, why), p.at)
 end
 
---- Returns the rows of the schedule as texts; nil and why if it refuses the numbers, which are
---- { ranks, chunks, micro_batches, placement }.
-function M.rows_of(name, numbers, options)
-  local rows, turns = {}, M.known[name].turns
+function Turns:refuse(code, reason) refuse(self, ("%s: %s"):format(code, reason)) end
+
+--- Returns the rows of the schedule as texts. numbers: { ranks, chunks, micro_batches, placement }.
+function M.rows_of(name, numbers, options, at)
+  local rows, turns, q = {}, M.known[name].turns, schema.merged(numbers, { name = name, at = at })
   if not turns then
-    local ok, got = pcall(core.pipeline_rows, schema.merged(options, schema.merged(numbers,
-      { schedule = name })))
-    return ok and got or nil, got
+    local ok, got = pcall(core.pipeline_rows, schema.merged(options, q))
+    if type(got) == "string" then refuse(q, got) end
+    return ok and got or error(got, 0)
   end
-  local p = setmetatable(schema.merged(numbers, { first = false, refused = false,
-    micro = { type = "integer", lo = 1, hi = numbers.micro_batches, required = true },
+  local p = setmetatable(schema.merged(q, { first = false,
+    micro = { type = "integer", lo = 1, hi = q.micro_batches, required = true },
     options = { beside = { type = "boolean" },
-      chunk = { type = "integer", lo = 1, hi = numbers.chunks } } }), Turns)
-  local ok, e = xpcall(function()
-    for rank = 1, numbers.ranks do
-      p.rank, p.cells = rank, {}
-      turns(p, rank, options)
-      if p.first then
-        errors.user(("rank %d: the last turn has beside = true, but no backward follows"):format(
-          rank))
-      end
-      rows[rank] = table.concat(p.cells, ",")
+      chunk = { type = "integer", lo = 1, hi = q.chunks } } }), Turns)
+  for rank = 1, q.ranks do
+    p.rank, p.cells = rank, {}
+    turns(p, rank, options)
+    if p.first then
+      errors.user(("rank %d: the last turn has beside = true, but no backward follows"):format(
+        rank))
     end
-  end, errors.with_traceback)
-  if p.refused then return nil, p.refused end
-  if not ok then error(e, 0) end
+    rows[rank] = table.concat(p.cells, ",")
+  end
   return rows
 end
 
 local PLACEMENT = { type = "string", enum = { "loop", "v", "two_way" }, default = "loop",
-  doc = "the rank of a stage. loop: stage modulo ranks; v: down the ranks and back; two_way: each "
-    .. "rank holds two of as many stages as ranks, stage s of the first half of the micro-batches "
-    .. "on rank s, of the second half counted from the last rank" }
+  doc = "the rank of a stage. loop: stage modulo ranks; v: down the ranks and back; two_way: there "
+    .. "are as many stages as ranks, stage s of the first half of the micro-batches on rank s, of "
+    .. "the second half counted from the last rank" }
 local CHUNKS = { type = "integer", lo = 1, hi = 1024, doc = "stages per rank" }
 local GROUP = { type = "integer", lo = 0, default = 0,
   doc = "micro-batches of a group, at least as many as ranks; 0: as many" }

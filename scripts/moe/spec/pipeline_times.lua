@@ -28,14 +28,12 @@ M.TIMES = {
 }
 M.PAIR = {
   rule = { type = "string", enum = { "sum", "max", "fixed", "saving" }, default = "sum",
-    doc = "sum: both halves; max: the longer one; fixed: `value`; saving: `value` less than both, "
-      .. "at least the longer half" },
+    doc = "saving: `value` less than the sum, at least the longer half; fixed: `value`" },
   value = time "the number of the rules fixed and saving",
 }
 M.SEND = {
   mode = { type = "string", enum = { "async", "link", "blocking" }, default = "async",
-    doc = "async: all at once; link: those from one rank to another one after the other; blocking: "
-      .. "they occupy the sender" },
+    doc = "async: at once; link: one after the other per link; blocking: they occupy the sender" },
   f = time("time of an activation between ranks", 0),
   b = time("time of a gradient between ranks", 0),
   links = { type = "list", of = { type = "list", of = TIME }, default = {},
@@ -44,32 +42,27 @@ M.SEND = {
 
 M.FIELDS = {
   schedule = { type = "any", as = "string|moe.Pipeline",
-    doc = "name of a schedule (moebench list pipelines), or a value such as moe.pipeline.zb_v {}" },
+    doc = "a name (moebench list pipelines), or a value such as moe.pipeline.zb_v {}" },
   table = { type = "string", doc = "in place of schedule: a line per rank with cells such as 3F0" },
-  placement = schema.merged(schema.optional(pipeline.TABLE.placement), { doc = "only with table: "
-    .. pipeline.TABLE.placement.doc }),
+  placement = schema.optional(pipeline.TABLE.placement),  -- these three only with table
   stages = whole "only with table: stages of all ranks; default: ranks x chunks",
-  transfers = { type = "boolean", doc = "only with table: whether it spells out SEND and RECV" },
+  transfers = schema.optional(pipeline.TABLE.transfers),
   ranks = whole "pipeline ranks; of a table by default its lines",
   chunks = whole "stages per rank; default: the schedule's own",
   micro_batches = whole "micro-batches of a step",
   group = whole "only of schedules with this option: micro-batches of a group; default: the ranks",
-  times = { type = M.TIMES,
-    doc = "times of turns, without unit; without them there is no timeline" },
+  times = { type = M.TIMES, doc = "times of turns; without them there is no timeline" },
   pair = { type = M.PAIR, default = {}, doc = "how long a forward and a backward in one take" },
   keep_w = { type = "number", lo = 0, hi = 1, default = 1,
     doc = "the share of an activation that is kept from I to W" },
   act = per_stage "what an activation counts in peak; default: 1",
-  send = { type = M.SEND, default = {},
-    doc = "transfers between ranks; default: they take no time" },
-  entries = { type = "boolean", default = true,
-    doc = "whether the result has .entries, a small table per turn" },
+  send = { type = M.SEND, default = {}, doc = "transfers between ranks; default: of no time" },
+  entries = { type = "boolean", default = true, doc = "whether the result has .entries" },
 }
 
 M.LAYOUT = {
-  layout = { type = "string", required = true, doc = "the layers of each stage, as Megatron-LM's "
-    .. "--pipeline-model-parallel-layout: E embedding, t decoder layer, m MTP layer, L loss, | "
-    .. "between stages, x*n and (...)*n repeat; commas and spaces mean nothing" },
+  layout = { type = "string", required = true, doc = "as of Megatron-LM: E embedding, t decoder, "
+    .. "m MTP, L loss, | between stages, x*n and (...)*n repeat" },
   ranks = schema.merged(whole "pipeline ranks", { required = true }),
 }
 
@@ -84,45 +77,44 @@ local function list_per_stage(value, stages, field)
   fail(field, "has %d numbers; give %d, one per stage", #list, stages)
 end
 
--- Adds to the query what the core takes of the times.
-local function set_costs(c, q, rows)
-  q.mode, q.send_f, q.send_b, q.keep_w = c.send.mode, c.send.f, c.send.b, c.keep_w
-  q.links, q.act = core.array(c.send.links), list_per_stage(c.act, q.stages, "act")
-  for key in pairs(c.times and M.TIMES or {}) do
-    q[key] = list_per_stage(c.times[key], q.stages, "times." .. key)
+-- Checks the times and puts them in the form of the core.
+local function set_costs(c)
+  local times, rule, value = {}, c.pair.rule, c.pair.value
+  for key in pairs(c.times or {}) do
+    times[key] = list_per_stage(c.times[key], c.stages, "times." .. key)
   end
-  local split = q.I and q.W
-  if c.times and not (q.F and (q.B or split)) then
+  local split = times.I and times.W
+  if c.times and not (times.F and (times.B or split)) then
     fail("times", "give F, and I and W or, for whole backwards alone, B")
-  elseif c.times and not split and table.concat(rows, ","):find "%d[IW]%d" then
+  elseif c.times and not split and table.concat(c.rows, ","):find "%d[IW]%d" then
     fail("times", "the schedule has turns I and W; give the times I and W")
-  end
-  if split and not q.B then
-    q.B = {}
-    for i, time_of_i in ipairs(q.I) do q.B[i] = time_of_i + q.W[i] end
-  end
-  local rule, value = c.pair.rule, c.pair.value
-  if not value and (rule == "fixed" or rule == "saving") then
+  elseif not value and (rule == "fixed" or rule == "saving") then
     fail("pair.value", "is missing; the rule '%s' needs it", rule)
   end
-  q.pair_time = rule == "fixed" and value or nil
-  q.pair_saving = rule == "saving" and value or rule == "max" and 2 * TIME.hi or 0
+  if split and not times.B then
+    times.B = {}
+    for i, time_of_i in ipairs(times.I) do times.B[i] = time_of_i + times.W[i] end
+  end
+  c.pair = { time = rule == "fixed" and value or nil,
+    saving = rule == "saving" and value or rule == "max" and 2 * TIME.hi or 0 }
   for i, link in ipairs(c.send.links) do
     local field = ("send.links[%d]"):format(i)
     if #link ~= 3 then fail(field, "give { from, to, time }") end
     for k = 1, 2 do
-      schema.field({ type = "integer", lo = 0, hi = q.ranks - 1 }, link[k],
+      schema.field({ type = "integer", lo = 0, hi = c.ranks - 1 }, link[k],
         ("%s%s[%d]"):format(PATH, field, k))
     end
   end
+  core.array(c.send.links)
+  c.act, c.entries = list_per_stage(c.act, c.stages, "act"), c.times ~= nil and c.entries
+  c.times, c.schedule = times, nil
 end
 
--- Adds the numbers of the pipeline to the query.
-local function set_shape(q, ranks, stages, micro_batches, placement)
-  q.ranks, q.stages, q.micro_batches, q.placement = ranks, stages, micro_batches, placement
-  if math.max(ranks, stages) * micro_batches <= MOST then return end
+local function check_size(c)
+  local most = math.max(c.ranks, c.stages)
+  if most * c.micro_batches <= MOST then return end
   fail("micro_batches", "%g micro-batches on %g stages are more than %d together; give fewer",
-    micro_batches, math.max(ranks, stages), MOST)
+    c.micro_batches, most, MOST)
 end
 
 -- Returns the value that the call and the schedule's own option give, which must agree.
@@ -133,8 +125,19 @@ local function agreed(key, given, own)
   return given or own
 end
 
--- Returns the rows of a schedule, and sets the query's numbers.
-local function rows_of_schedule(c, q)
+local function check_group(name, group, micro_batches, ranks)
+  local rest = micro_batches % group
+  local why = group < ranks
+      and "group_below_ranks: group = %d of %d micro-batches is below the %d ranks; give more"
+    or group > micro_batches
+      and "group_above_micro_batches: group = %d is above all %d micro-batches; give fewer"
+    or rest > 0 and rest < ranks and "short_last_group: the last group of up to %d of %d "
+      .. "micro-batches is below the %d ranks; give a multiple of the group"
+  if why then fail("schedule", "%s: " .. why, name, group, micro_batches, ranks) end
+end
+
+-- Returns the rows of a schedule; sets stages and placement.
+local function rows_of_schedule(c, at)
   local path, given = PATH .. "schedule", c.schedule
   if type(given) == "string" then
     given = { name = given, options = {} }
@@ -161,46 +164,39 @@ local function rows_of_schedule(c, q)
   end
   if o.group then
     o.group = o.group > 0 and o.group or c.ranks
-    local rest = c.micro_batches % o.group
-    local why = o.group < c.ranks
-        and "group_below_ranks: group = %d of %d micro-batches is below the %d ranks; give more"
-      or o.group > c.micro_batches
-        and "group_above_micro_batches: group = %d is above all %d micro-batches; give fewer"
-      or rest > 0 and rest < c.ranks and "short_last_group: the last group of up to %d of %d "
-        .. "micro-batches is below the %d ranks; give a multiple of the group"
-    if why and o.chunks > 1 and c.ranks > 1 then  -- else the schedule itself refuses
-      fail("schedule", "%s: " .. why, name, o.group, c.micro_batches, c.ranks)
-    end
+    -- Otherwise the schedule itself refuses.
+    if o.chunks > 1 and c.ranks > 1 then check_group(name, o.group, c.micro_batches, c.ranks) end
   end
-  set_shape(q, c.ranks, c.ranks * (two_way and 1 or o.chunks), c.micro_batches, def.placement)
+  c.stages, c.placement = c.ranks * (two_way and 1 or o.chunks), def.placement
+  check_size(c)
   core.end_loading()
-  local rows, why = pipeline.rows_of(name, schema.merged(q, { chunks = o.chunks }), o)
-  return rows or fail("schedule", "%s: %s", name, why)
+  return pipeline.rows_of(name, { ranks = c.ranks, chunks = o.chunks, placement = c.placement,
+    micro_batches = c.micro_batches }, o, at)
 end
 
--- Returns the rows of a table, and sets the query's numbers. Lines without any cell or comma are
--- rows only if there are exactly as many lines, apart from comments, as ranks.
-local function rows_of_table(c, q)
+-- Returns the rows of a table; sets ranks, stages and placement. Lines without any cell or comma
+-- are rows only if there are exactly as many lines, apart from comments, as ranks.
+local function rows_of_table(c)
   local lines, filled = {}, {}
   for line in (c.table:gsub("\n$", "") .. "\n"):gmatch "(.-)\n" do
     local row = line:gsub("#.*", ""):gsub("%s", "")
     if row ~= "" then filled[#filled + 1] = row end
     if row ~= "" or not line:find "#" then lines[#lines + 1] = row end
   end
-  local ranks, two_way = c.ranks or #filled, c.placement == "two_way"
-  local stages = c.stages or ranks * (two_way and 1 or c.chunks or 1)
-  local rows = #lines == ranks and lines or filled
+  local two_way = c.placement == "two_way"
+  c.ranks, c.placement = c.ranks or #filled, c.placement or "loop"
+  c.stages = c.stages or c.ranks * (two_way and 1 or c.chunks or 1)
+  local rows = #lines == c.ranks and lines or filled
   if #filled == 0 then
     fail("table", "the table has no rows; give a line per rank")
-  elseif #rows > ranks then
-    fail("table", "the table has %d rows for %d ranks; give a line per rank", #rows, ranks)
-  elseif two_way and stages ~= ranks then
+  elseif #rows > c.ranks then
+    fail("table", "the table has %d rows for %d ranks; give a line per rank", #rows, c.ranks)
+  elseif two_way and c.stages ~= c.ranks then
     fail("stages", "%g is not allowed; give %g, as many as ranks, for the placement two_way",
-      stages, ranks)
+      c.stages, c.ranks)
   end
-  set_shape(q, ranks, stages, c.micro_batches, c.placement or "loop")
-  for rank = #rows + 1, ranks do rows[rank] = "" end
-  q.transfers = c.transfers
+  check_size(c)
+  for rank = #rows + 1, c.ranks do rows[rank] = "" end
   return rows
 end
 
@@ -218,13 +214,10 @@ local function entries_of(t)
   return out
 end
 
-schema.record("pipeline times", "times", "a pipeline schedule in numbers; ranks count from 1, "
-  .. "stages and micro-batches in texts from 0", {
+schema.record("pipeline times", "times", "a pipeline schedule in numbers; texts count from 0", {
   { "rows", "string[]?", "the turns of each rank, as text; transfers are left out" },
-  { "errors", "{ code: string, rank: integer?, action: string }[]?",
-    "what is wrong with the table or schedule; there is then nothing else" },
-  { "entries", "{ text: string, begin: number, end: number }[][]?",
-    "turns and pairs of each rank with their times; nil without times, as what follows but peak" },
+  { "errors", "{ code: string, rank: integer?, action: string }[]?", "what is wrong, alone" },
+  { "entries", "{ text: string, begin: number, end: number }[][]?", "turns of each rank" },
   { "step", "number?", "when the last turn ends" },
   { "busy", "number[]?", "the sum of the lengths of a rank's turns" },
   { "bubble", "number[]?", "step - busy" },
@@ -235,26 +228,26 @@ schema.record("pipeline times", "times", "a pipeline schedule in numbers; ranks 
 
 --- moe.pipeline_times{...}: returns a record of the type "pipeline times".
 function M.pipeline_times(t)
-  local at, q = errors.here(), {}
+  local at = errors.here()
   local c = schema.check(M.FIELDS, t, "moe.pipeline_times", at)
+  local timed, own = c.times ~= nil, schema.is_a("pipeline", c.schedule) and c.schedule.table
   if (c.schedule == nil) == (c.table == nil) then
     errors.user("moe.pipeline_times: give either schedule or table, "
       .. (c.table and "not both" or "neither is given"))
   end
   for _, key in ipairs { "placement", "stages", "transfers" } do
     if not c.table and c[key] then fail(key, "has no effect beside schedule; leave it out") end
+    if own then c[key] = own[key] end
   end
-  local own = schema.is_a("pipeline", c.schedule) and c.schedule.table
-  if own then  -- a moe.pipeline.table
-    c = schema.merged(c, { table = own.csv, placement = own.placement, transfers = own.transfers })
-    for _, key in ipairs { "chunks", "micro_batches" } do c[key] = agreed(key, c[key], own[key]) end
+  for _, key in ipairs(own and { "chunks", "micro_batches" } or {}) do
+    c[key] = agreed(key, c[key], own[key])
   end
   if not c.micro_batches then fail("micro_batches", "is missing") end
-  q.rows = (c.table and rows_of_table or rows_of_schedule)(c, q)
-  q.entries = c.times ~= nil and c.entries
-  set_costs(c, q, q.rows)
-  local out = errors.call(at, core.pipeline_times, q)
-  if not c.times then return { errors = out.errors, rows = out.rows, peak = out.peak } end
+  c.table = own and own.csv or c.table
+  c.rows = c.table and rows_of_table(c) or rows_of_schedule(c, at)
+  set_costs(c)
+  local out = errors.call(at, core.pipeline_times, c)
+  if not timed then return { errors = out.errors, rows = out.rows, peak = out.peak } end
   out.entries, out.begins, out.ends = out.begins and entries_of(out), nil, nil
   return out
 end

@@ -63,23 +63,19 @@ local function each(plan, move)
   end
 end
 
--- Notes what a rank holds and owes after each slot from `first` on, in m; returns the most. From
--- `changed` on it stops where nothing is new. Without W in the plan, an empty slot stands for one
--- that is owed.
-local function count(row, m, first, changed, last, with_w)
-  local held, owed, most = m.held[first - 1] or 0, m.owed[first - 1] or 0, 0
-  for slot = first, last do
+-- Returns the most that a rank holds. Without W in the plan, an empty slot stands for one that is
+-- owed.
+local function most_held(row, last, with_w)
+  local held, owed, most = 0, 0, 0
+  for slot = 0, last do
     local kind = row[slot] and row[slot] % 8
     if kind == 0 or kind == 1 then
-      held = held + 1
+      held, most = held + 1, math.max(most, held + 1)
     elseif kind == W or not kind and owed > 0 then
-      held, owed = held - 1, math.max(owed - 1, 0)
+      held, owed = held - 1, owed - 1
     elseif kind and not with_w then
       owed = owed + 1
     end
-    most = math.max(most, held)
-    if slot >= changed and m.held[slot] == held and m.owed[slot] == owed then break end
-    m.held[slot], m.owed[slot] = held, owed
   end
   return most
 end
@@ -87,10 +83,10 @@ end
 -- Moves the entries before (only if the plan has W) and after the middle to the earliest slots that
 -- order and memory allow.
 local function squeeze(plan, num_micro, with_w)
-  local phase, memory, last, cap = "before", {}, {}, 0
+  local phase, last, cap = "before", {}, 0
   for rank, row in ipairs(plan) do
-    memory[rank], last[rank] = { held = {}, owed = {} }, last_of(row)
-    cap = math.max(cap, count(row, memory[rank], 0, math.huge, last[rank], with_w))
+    last[rank] = last_of(row)
+    cap = math.max(cap, most_held(row, last[rank], with_w))
   end
   each(plan, function(rank, slot, entry, earliest)
     if phase == "before" and rank == 1 and entry % 8 == 3 then phase = "middle" end
@@ -99,9 +95,8 @@ local function squeeze(plan, num_micro, with_w)
     for to = fixed and slot or earliest, slot - 1 do
       if not row[to] then
         row[slot], row[to] = nil, entry
-        if count(row, memory[rank], to, slot, last[rank], with_w) <= cap then return to end
+        if most_held(row, last[rank], with_w) <= cap then return to end
         row[slot], row[to] = entry, nil
-        count(row, memory[rank], to, slot, last[rank], with_w)
       end
     end
     return slot
