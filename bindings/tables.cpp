@@ -10,7 +10,7 @@
 #include "engine/ops/ops.h"
 #include "engine/passes/pass.h"
 #include "engine/passes/stage_order.h"
-#include "engine/pipeline/schedules.h"
+#include "engine/pipeline/turn.h"
 #include "engine/placement/policy.h"
 #include "engine/plan.h"
 #include "engine/routing/gate.h"

@@ -3,7 +3,6 @@
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
 #include "bindings/host/host.h"
-#include "engine/pipeline/schedules.h"
 #include "engine/pipeline/timeline.h"
 
 namespace moe::lua {

@@ -1,8 +1,8 @@
-#include "engine/pipeline/schedules.h"
-
 #include <algorithm>
 #include <optional>
 #include <string_view>
+
+#include "engine/pipeline/turn.h"
 
 namespace moe::pipeline {
 namespace {

@@ -11,8 +11,7 @@ double at_stage(const std::vector<double>& values, int32_t stage, double none) {
   return values.empty() ? none : values[static_cast<size_t>(stage)];
 }
 
-/// Runs all rows; a rank whose next entry cannot begin yet is taken up again when something arrives
-/// at it, so that each entry is looked at once per arrival.
+/// Runs all rows: each rank as far as it can, again and again.
 class Clock {
  public:
   Clock(const std::vector<Row>& rows, const Shape& shape, const Costs& costs, bool spelled)
@@ -29,11 +28,10 @@ class Clock {
   }
 
   Timeline run() {
-    for (size_t rank = 0; rank < rows_.size(); ++rank) waiting_.push_back(rank);
-    while (!waiting_.empty()) {
-      const size_t rank = waiting_.back();
-      waiting_.pop_back();
-      while (next_[rank] < rows_[rank].size() && step(rank)) {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t rank = 0; rank < rows_.size(); ++rank) {
+        while (next_[rank] < rows_[rank].size() && step(rank)) moved = true;
       }
     }
     for (const auto& ends : t_.ends) t_.step = std::max(t_.step, ends.empty() ? 0 : ends.back());
@@ -121,7 +119,6 @@ class Clock {
     if (spelled_ && !is_transfer(a.work)) {
       ready(activation ? Work::kSendF : Work::kSendB, a.stage, a.micro) = end;
     }
-    if (receiver != rank) waiting_.push_back(receiver);
   }
 
   /// Returns when a transfer of what ended at `end` arrives; it takes its place on link or sender.
@@ -143,7 +140,7 @@ class Clock {
   const Shape& shape_;
   const Costs& costs_;
   const bool spelled_;
-  std::vector<size_t> next_, waiting_;        // [rank]: the first action to run; ranks to look at
+  std::vector<size_t> next_;                  // [rank]: the first action to run
   std::vector<double> held_, free_;           // [rank]: activations; when it has nothing more to do
   std::array<std::vector<double>, 8> ready_;  // [work][stage, micro-batch]
   std::map<std::pair<int64_t, int64_t>, double> link_free_;

@@ -19,12 +19,12 @@ end
 local set = core.args.set
 local part, parts = (set.part or "1/1"):match "^(%d+)/(%d+)$"
 for i, name in ipairs { "places", "fields", "policies", "experiments", "choices", "results",
-  "effects", "scripts", "lists", "machine", "collectives", "configs", "op_time", "pipelines",
-  "routing", "wrong", "engine/edits", "engine/disciplines", "engine/timelines", "formats/formats",
+  "effects", "scripts", "lists", "machine", "collectives", "configs", "op_time", "routing", "wrong",
+  "engine/edits", "engine/disciplines", "engine/pipelines", "engine/timelines", "formats/formats",
   "run/infer", "run/runs", "run/journal", "figures/page", "figures/charts", "figures/sensitivity",
-  "search/explore", "search/real", "search/search", "search/space", "papers/claims",
-  "papers/lina", "papers/constants", "papers/pipemoe", "papers/prophet", "papers/balance",
-  "command/settings", "command/diff" } do
+  "search/explore", "search/real", "search/search", "search/space", "papers/claims", "papers/lina",
+  "papers/constants", "papers/pipemoe", "papers/prophet", "papers/balance", "command/settings",
+  "command/diff" } do
   local asked = i % parts == part % parts
   if set.file then asked = name:match "[^/]+$" == set.file end
   if asked then require((name:gsub("[^/]+$", "test_%0"))) end
