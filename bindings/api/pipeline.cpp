@@ -50,8 +50,8 @@ pipeline::Costs costs_of(const Fields& query) {
   return costs;
 }
 
-// ({ rows, transfers, ranks, stages, micro_batches, placement, times, pair = { time, saving }, send,
-// act, keep_w, entries }) -> { errors }, or rows and times
+// ({ rows, transfers, ranks, stages, micro_batches, placement, times, pair = { time, saving },
+// send, act, keep_w, entries }) -> { errors }, or rows and times
 int pipeline_times(lua_State* L) {
   const json values = to_json(L, 1);
   const Fields query(values, "moe.pipeline_times");

@@ -1,4 +1,4 @@
-// Turns of a pipeline: what its ranks do with the micro-batches of one step, and in which order; and
+// Turns of a pipeline: what its ranks do with the micro-batches of one step, in which order; and
 // the schedules of the engine. Further ones are Lua files (scripts/moe/pipelines).
 //
 // A model is cut into stages, which pipeline ranks hold; a chunk is the number of a stage on its

@@ -98,11 +98,9 @@ local function set_costs(c)
   c.pair = { time = rule == "fixed" and value or nil,
     saving = rule == "saving" and value or rule == "max" and 2 * TIME.hi or 0 }
   for i, link in ipairs(c.send.links) do
-    local field = ("send.links[%d]"):format(i)
-    if #link ~= 3 then fail(field, "give { from, to, time }") end
-    for k = 1, 2 do
-      schema.field({ type = "integer", lo = 0, hi = c.ranks - 1 }, link[k],
-        ("%s%s[%d]"):format(PATH, field, k))
+    if #link ~= 3 or math.max(link[1], link[2]) >= c.ranks or link[1] % 1 + link[2] % 1 > 0 then
+      fail(("send.links[%d]"):format(i), "give { from, to, time }, with ranks from 0 to %d",
+        c.ranks - 1)
     end
   end
   core.array(c.send.links)
@@ -232,8 +230,7 @@ function M.pipeline_times(t)
   local c = schema.check(M.FIELDS, t, "moe.pipeline_times", at)
   local timed, own = c.times ~= nil, schema.is_a("pipeline", c.schedule) and c.schedule.table
   if (c.schedule == nil) == (c.table == nil) then
-    errors.user("moe.pipeline_times: give either schedule or table, "
-      .. (c.table and "not both" or "neither is given"))
+    errors.user("moe.pipeline_times: give schedule or table" .. (c.table and ", not both" or ""))
   end
   for _, key in ipairs { "placement", "stages", "transfers" } do
     if not c.table and c[key] then fail(key, "has no effect beside schedule; leave it out") end

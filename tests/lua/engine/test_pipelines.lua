@@ -210,7 +210,7 @@ test("fields that are wrong, or have no effect, are errors at their line", funct
     ["times = { F = 1, I = 1 }"] = { "give F, and I and W" },
     ["times = { F = -1, I = 1, W = 1 }"] = { "times.F", "-1 is not allowed" },
     ['pair = { rule = "fixed" }'] = { "pair.value: is missing" },
-    ["send = { links = { { 0, 2, 1 } } }"] = { "links[1][2]: 2 is not allowed" },
+    ["send = { links = { { 0, 2, 1 } } }"] = { "links[1]: give { from, to, time }" },
     ["send = { links = { { 0, 1 } } }"] = { "links[1]: give { from, to, time }" },
     ["keep_w = 2"] = { "keep_w: 2 is not allowed" },
   } do
