@@ -53,6 +53,11 @@ test("the schedules have the orders of their sources", function()
     "1F0,1I0,1F1,1I1,1F2,1I2,1W0,1F3,1I3,1W1,1W2,1W3" })
   expect.equal(rows("zb_v", 2, 2, 3)[2],
     "1F0,2F0,1F1,2F1,2I0,2W0,1F2,1I0,1W0,2F2,2I1,2W1,1I1,2I2,1I2,1W1,2W2,1W2")
+  expect.equal(rows("v_half", 2, 2, 4)[2],
+    "1F0,2F0,1F1,2F1,2I0,2W0,1I0,1W0,1F2,2F2,2I1,1I1,2W1,1F3,1W1,2F3,2I2,1I2,2I3,1I3,2W2,2W3,1W2,"
+      .. "1W3")
+  expect.equal(rows("v_min", 3, 2, 3)[3],
+    "2F0,3F0,2F1,3F1,3I0,2I0,3W0,2W0,3I1,2F2,3F2,2I1,3W1,2W1,3I2,2I2,3W2,2W2")
   expect.equal(rows("dualpipe", 2, 2, 4), {
     "0F0,1F2,0F1,1B2,(1F3;0B0)OVERLAP_F_B,1B3,0I1,0W1",
     "0F2,1F0,0F3,1B0,(1F1;0B2)OVERLAP_F_B,1B1,0I3,0W3" })
