@@ -10,6 +10,7 @@
 #include "engine/ops/ops.h"
 #include "engine/passes/pass.h"
 #include "engine/passes/stage_order.h"
+#include "engine/pipeline/turn.h"
 #include "engine/placement/policy.h"
 #include "engine/plan.h"
 #include "engine/routing/gate.h"
@@ -114,6 +115,20 @@ json number_rows() {
       states[optimizer] = wide * static_cast<Bytes>(values - 1);
     }
     all.push_back({{"name", name_of(dtype)}, {"bytes", wide}, {"states", std::move(states)}});
+  }
+  return all;
+}
+
+json pipelines() {
+  json all = json::array();
+  for (const pipeline::ScheduleDef& def : pipeline::schedules()) {
+    all.push_back({{"name", def.name},
+                   {"doc", def.doc},
+                   {"kind", "pipeline"},
+                   {"chunks", def.chunks},
+                   {"fixed_chunks", def.fixed_chunks},
+                   {"grouped", def.grouped},
+                   {"placement", name_of(def.placing)}});
   }
   return all;
 }
@@ -223,9 +238,10 @@ json table_json(const std::string& kind) {
   if (kind == "fields") return field_tables();
   if (kind == "workloads") return workload_rows();
   if (kind == "numbers") return number_rows();
+  if (kind == "pipelines") return pipelines();
   throw UserError(unknown_name("table", kind,
                                {"gates", "passes", "placements", "ops", "executors", "fields",
-                                "metrics", "workloads", "numbers"}));
+                                "metrics", "workloads", "numbers", "pipelines"}));
 }
 
 }  // namespace moe::lua

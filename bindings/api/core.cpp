@@ -358,6 +358,7 @@ int open_core(lua_State* L) {
   open_calibrate(L);
   open_network(L);
   open_lina(L);
+  open_pipeline(L);
   open_pipemoe(L);
   open_prophet(L);
   open_routing(L);

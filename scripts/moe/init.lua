@@ -21,6 +21,7 @@ local machine = require "moe.spec.machine"
 local model = require "moe.spec.model"
 local op_time = require "moe.spec.op_time"
 local page = require "moe.results.page"
+local pipeline_times = require "moe.spec.pipeline_times"
 local pipemoe = require "moe.techniques.pipemoe"
 local plan = require "moe.run.plan"
 local policy = require "moe.spec.policy"
@@ -81,6 +82,11 @@ local moe = schema.functions("moe", "name", {
   op_time = { op_time.op_time, op_time.FIELDS, "moe.OpTime",
     "the time of one op of given sizes on a device of a cluster, measured where the device has "
       .. "tables" },
+  pipeline_layout = { pipeline_times.pipeline_layout, pipeline_times.LAYOUT, "moe.PipelineLayout",
+    "the layers of each stage of a pipeline, from a text in Megatron-LM's form" },
+  pipeline_times = { pipeline_times.pipeline_times, pipeline_times.FIELDS, "moe.PipelineTimes",
+    "a pipeline schedule in numbers: the turns of each rank, when they begin and end, bubbles and "
+      .. "activations; or what is wrong with a table of turns" },
   plan = { plan.plan, plan.PLAN, "moe.Plan",
     "plans and simulates a step of a model on a cluster" },
   read_json = { read_json, "(file: string)", "table",
@@ -128,6 +134,7 @@ print(found.best.iteration_ms, found.system)]] },
   lina = lina.functions,
   model = model.constructors,
   pass = policy.passes,
+  pipeline = policy.pipelines,
   pipemoe = pipemoe.functions,
   policy = policy.constructors,
   prophet = prophet.functions,

@@ -54,8 +54,9 @@ function M.text()
   end
   for _, name in ipairs(schema.keys_of(calls)) do
     if not tables[name] then
-      out[#out + 1] = ("---%s\n---@type %s\nmoe.%s = function() end\n"):format(calls[name].doc,
-        signature(calls[name]), name)
+      local member = ("moe." .. name):gsub("%.(%d[%w_]*)$", '["%1"]')  -- a name such as 1f1b
+      out[#out + 1] = ("---%s\n---@type %s\n%s = function() end\n"):format(calls[name].doc,
+        signature(calls[name]), member)
     end
   end
   out[#out + 1] = "return moe"

@@ -12,6 +12,7 @@ local jobs = require "moe.run.jobs"
 local machine = require "moe.spec.machine"
 local model = require "moe.spec.model"
 local packing = require "moe.spec.packing"
+local pipeline_times = require "moe.spec.pipeline_times"
 local plan = require "moe.run.plan"
 local schema = require "moe.base.schema"
 local search = require "moe.search.search"
@@ -42,6 +43,9 @@ local TABLES = {
   { "LinkInside", train.INTRA, "the emulated link inside a node" },
   { "Nccl", train.NCCL, "settings of NCCL" },
   { "Swaps", infer.SWAPS, "the field `swaps` of moe.infer" },
+  { "TurnTimes", pipeline_times.TIMES, "the field `times` of moe.pipeline_times" },
+  { "TurnPairs", pipeline_times.PAIR, "the field `pair` of moe.pipeline_times" },
+  { "TurnTransfers", pipeline_times.SEND, "the field `send` of moe.pipeline_times" },
   { "Edits", train.EDITS, "changes of a plan's graph for a device" },
   { "RunFields", train.RUN, "options of plan:run" },
   { "SimulateFields", plan.SIMULATE, "options of plan:simulate" },

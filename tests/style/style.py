@@ -18,10 +18,11 @@ LONG_FILE = 450  # lines
 KERNELS = "kernels"
 BELOW_PASSES = {"cluster", "graph", "routing", "placement", "ops", "model", "network", "cost",
                 "schedule", "timeline", "replay"}
-PLAN_HOLDS = BELOW_PASSES | {"passes", "plan"}
+PLAN_HOLDS = BELOW_PASSES | {"passes", "pipeline", "plan"}
 MAY_INCLUDE = {
     "base": set(),
     "cluster": set(),
+    "pipeline": set(),
     "graph": set(),
     "routing": {KERNELS},
     "placement": {"routing", "cluster"},

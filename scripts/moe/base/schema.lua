@@ -4,6 +4,7 @@
 -- A field list maps names to fields. A field is { type =, default =, required =, lo =, hi =,
 --   enum = { ... }, doc = "meaning, unit",
 --   as = "its type for documents and stubs, if `type` is too coarse for them",
+--   code = "a word at the end of errors about the range of a number",
 --   instead = function(value) that returns what to give in place of a value of another type,
 --   complete = function(value, path, at) that checks how the entries of a table fit together and
 --     returns the table,
@@ -405,7 +406,7 @@ local function check_number(field, value, path, at, assumed)
     and not (field.lo and value < field.lo) and not (field.hi and value > field.hi)
   if fits then return value end
   refuse(path, value, (field.type == "integer" and "an integer" or "a number")
-    .. range_text(field), at)
+    .. range_text(field) .. (field.code and (" (%s)"):format(field.code) or ""), at)
 end
 
 -- Raises a user error if two values of the list are the same, or are objects of the same name.
@@ -422,8 +423,11 @@ local function check_distinct(list, path, at)
   end
 end
 
+local array_mt = getmetatable(core.array {})  -- of lists that moe.read_json reads
+
 local function check_list(field, value, path, at, assumed)
-  if type(value) ~= "table" or getmetatable(value) then refuse(path, value, "a list", at) end
+  local mt = getmetatable(value)
+  if type(value) ~= "table" or mt and mt ~= array_mt then refuse(path, value, "a list", at) end
   local last = 0
   for key in pairs(value) do
     if type(key) ~= "number" or key < 1 or key ~= math.floor(key) then
