@@ -441,6 +441,7 @@ end
 function M.call(c, fields, path, at)
   for _, s in ipairs(M.all()) do
     if not (s.head or s.found) then M.unknown(s, {}, at) end
+    if s.head == "grid" and not fields.grid then miss(s, path .. " has no grid", true) end
   end
   if c.executor and c.executor ~= core.args.executor then
     other = ("the field executor of %s says '%s'"):format(path, c.executor)
