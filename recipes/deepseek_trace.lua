@@ -6,7 +6,10 @@
 -- FOLDER has FILE. A kernel belongs to the region of host code that launched it, such as attn(B).
 -- What runs at once on the two streams of compute shares the time. A class is predicted, from times
 -- published or measured elsewhere and from data sheets, or fitted: a constant of its is from this
--- trace (scripts/moe/stacks/deepseek.lua).
+-- trace (scripts/moe/stacks/deepseek.lua). "in sight": its constants are published, but which of
+-- them count was settled when the trace had been seen: SMS in place of 1.13, the factors below
+-- (without them products are at 0.79 to 0.86), and that SwiGLU runs again in the backward
+-- (DeepSeek-V3's report, section 3.3.3; 0.65 without it).
 local moe = require "moe"
 
 local FILE = "deepseek_v3_train_trace.json"
@@ -26,17 +29,17 @@ local BACKWARD = 4203 / 1280
 local CLASSES = {
   { "attention forward", "TensorRT-LLM on H100, all SMs", "attend" },
   { "attention backward", "that times cuDNN's ratio on H200", "attend_dx" },
-  { "dense forward", "DeepGEMM on H100 times 1.1", "linear" },
-  { "q_b, kv_b again", "the same" },
-  { "dense dX", "the same", "linear_dx" },
-  { "dense dW", "DeepGEMM on H800 times 1.2", "linear_dw" },
-  { "experts forward", "DeepGEMM on H100 times 1.2", "expert_linear" },
-  { "experts dX", "the same", "expert_linear_dx" },
-  { "experts dW", "DeepGEMM on H800 times 1.2", "expert_linear_dw" },
+  { "dense forward", "in sight: DeepGEMM on H100 times 1.1", "linear" },
+  { "q_b, kv_b again", "in sight: the same" },
+  { "dense dX", "in sight: the same", "linear_dx" },
+  { "dense dW", "in sight: DeepGEMM on H800 times 1.2", "linear_dw" },
+  { "experts forward", "in sight: DeepGEMM on H100 times 1.2", "expert_linear" },
+  { "experts dX", "in sight: the same", "expert_linear_dx" },
+  { "experts dW", "in sight: DeepGEMM on H800 times 1.2", "expert_linear_dw" },
   { "casts", "fitted: kernels, memory rate" },
   { "norms", "PyTorch's memory rate on H200", "rmsnorm", "rmsnorm_dx", "rmsnorm_dw" },
   { "rotary, heads", "data sheet's memory rate", "rope", "split_heads", "join_heads" },
-  { "SwiGLU", "data sheet's memory rate", "silu_mul", "silu_mul_dx" },
+  { "SwiGLU", "in sight: runs again; data sheet's rate", "silu_mul", "silu_mul_dx" },
   { "permutation", "data sheet's memory rate", "dispatch", "dispatch_dx", "combine", "combine_dx",
     "combine_dweight", "pack_slots" },
   { "gate", "fitted: kernels", "gate", "gate_logits", "gate_dlogits" },
@@ -180,7 +183,7 @@ end
 
 local NONE = { us = 0, kernels = 0 }
 local compute, wire = measure(read_kernels())
-local found, sums, good = predict(), { us = 0, kernels = 0 }, 0
+local found, sums, good, free = predict(), { us = 0, kernels = 0 }, 0, 0
 local here_sums = { us = 0, kernels = 0 }
 local rows = { { "class", "measured", "kernels", "predicted", "kernels", "ratio", "from" } }
 local function row(name, there, here, from)
@@ -197,14 +200,17 @@ for _, class in ipairs(CLASSES) do
   for key, sum in pairs(sums) do
     sums[key], here_sums[key] = sum + there[key], here_sums[key] + here[key]
   end
-  good = good + row(class[1], there, here, class[2])
+  local close = row(class[1], there, here, class[2])
+  good = good + close
+  if not (class[2]:find "^fitted" or class[2]:find "^in sight") then free = free + close end
 end
 row("compute", sums, here_sums, "")
 print("An MoE layer of DeepSeek-V3, forward and backward, on one of 64 H800; kernels without gaps; "
   .. "!: beyond 15%\n")
 print(moe.table(rows))
-print(("\n%.0f%% of the measured compute is in classes within 15%%"):format(
-  100 * good / math.max(sums.us, 1)))
+print(("\n%.0f%% of the measured compute is in classes within 15%%, %.0f%% in those without a "
+  .. "constant from the trace or in sight of it"):format(100 * good / math.max(sums.us, 1),
+  100 * free / math.max(sums.us, 1)))
 for _, name in ipairs { "dispatch", "combine" } do
   local there = wire[name] or { us = 0, kernels = 1 }
   local time = moe.op_time { cluster = moe.cluster.h100 { nodes = 8 }, op = name, nodes = 8,
