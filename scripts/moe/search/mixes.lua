@@ -318,7 +318,8 @@ end
 
 -- Returns the record of a system, under this name.
 function Tried:record_of(system, name, outcome, label)
-  local job = { system = { name = name }, index = 1, case = { point = {} },
+  local job = { system = { name = name }, index = 1,
+    case = { point = {}, model = self.c.model, cluster = self.c.cluster },
     spec = self:spec_for(system), assumed = schema.merged(self.c.model.assumed,
       self.c.cluster.assumed) }
   local run = simulated.record(self.c.name, job, outcome)

@@ -18,7 +18,7 @@ local flops = setmetatable({}, { __mode = "k" })  -- model -> its forward's oper
 --- Returns the rates of a step of `ms`. spec: the plan's specification; cluster: as moe.cluster
 --- makes it, or nil.
 function M.of(model, spec, cluster, ms)
-  if spec.ranks < 1 or ms <= 0 then return {} end
+  if ms <= 0 then return {} end
   local m = spec.model
   if flops[model] == nil then
     local counted, counts = pcall(model_lib.counts, model)
