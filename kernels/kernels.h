@@ -50,8 +50,8 @@ struct AdamwRates {
   double beta1, beta2, eps, lr, weight_decay;
 };
 
-/// Scratch of the kernel square_sum, in numbers.
-constexpr int64_t kSquareSums = 1024;
+/// In how many sums square_sums adds up squares, and how many numbers of each come in a row.
+constexpr int64_t kSquareSums = 1024, kSquareRun = 1024;
 
 /// The form of a gated activation: y = silu * (u + offset), where silu = g / (1 + exp(-alpha g)), g
 /// is the gate but at most `limit`, and u is the other operand within +-limit.
@@ -357,10 +357,12 @@ struct KernelTable {
   void (*adamw)(W* w, W* m, W* v, const W* g, const AdamwRates& rates, const int64_t* step,
                 int64_t n, Stream);
 
-  /// *sum = *acc + factor * the sum of the squares of x [n]. `work` [kSquareSums]: scratch.
-  void (*square_sum)(W* sum, const W* x, const W* acc, W factor, W* work, int64_t n, Stream);
-  /// y = x * min(1, limit / (sqrt(*square_sum) + 1e-6)), as PyTorch's clip_grad_norm_.
-  void (*clip)(W* y, const W* x, const W* square_sum, W limit, int64_t n, Stream);
+  /// sums[j] = acc[j] + factor * the sum of x[i]^2 for i / kSquareRun % kSquareSums = j; sums and
+  /// acc [kSquareSums].
+  void (*square_sums)(W* sums, const W* x, const W* acc, W factor, int64_t n, Stream);
+  /// y = x * min(1, limit / (norm + 1e-6)), as PyTorch's clip_grad_norm_, where the square of norm
+  /// is the sum of square_sums [kSquareSums].
+  void (*clip)(W* y, const W* x, const W* square_sums, W limit, int64_t n, Stream);
 
   /// y = a + b.
   void (*add)(T* y, const T* a, const T* b, int64_t n, Stream);

@@ -9,7 +9,7 @@ constexpr int kMaxTensors = 1 << 16;
 
 std::vector<TensorSpec> infer_sum(const Graph& g, const Op& op) {
   for (size_t i = 0; i < op.inputs.size(); ++i) expect_matrix(g, op, i, 1);
-  return {{{1}, wide_dtype(arg(g, op, 0).dtype)}};
+  return {{{kernels::kSquareSums}, wide_dtype(arg(g, op, 0).dtype)}};
 }
 
 Work work_sum(const Graph& g, const Op& op, const WorkContext&) {
@@ -23,18 +23,14 @@ constexpr auto run_sum = []<class T>(const KernelCall<T>& c) {
   using W = kernels::Wide<T>;
   const auto factor = static_cast<W>(attr_double(c.op, "factor", 1));
   for (size_t i = 0; i < c.op.inputs.size(); ++i) {
-    W* const sum = c.wide_out(0);
-    c.k.square_sum(sum, c.wide(i), i == 0 ? nullptr : sum, factor, static_cast<W*>(c.scratch),
-                   num_elements(c.in_shape(i)), c.stream);
+    W* const sums = c.wide_out(0);
+    c.k.square_sums(sums, c.wide(i), i == 0 ? nullptr : sums, factor, num_elements(c.in_shape(i)),
+                    c.stream);
   }
 };
 
-Bytes scratch_sum(const Graph&, const Op&, Bytes elem_bytes) {
-  return kernels::kSquareSums * std::max<Bytes>(elem_bytes, sizeof(float));
-}
-
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
-  expect_shape(g, op, 0, {1});
+  expect_shape(g, op, 0, {kernels::kSquareSums});
   std::vector<TensorSpec> specs;
   for (size_t i = 1; i < op.inputs.size(); ++i) {
     specs.push_back({expect_matrix(g, op, i, 1), arg(g, op, i).dtype});
@@ -55,16 +51,16 @@ constexpr auto run = []<class T>(const KernelCall<T>& c) {
 
 }  // namespace
 
-const OpDef kSquareSum = {.name = "square_sum",
-                          .doc = "attr factor times the sum of the squares of all numbers",
-                          .bound = Bound::kBytes,
-                          .inputs = {several("gradients", kMaxTensors)},
-                          .outputs = {{"sum"}},
-                          .infer = infer_sum,
-                          .work = work_sum,
-                          .gradient = no_gradient,
-                          .scratch_bytes = scratch_sum,
-                          .run = wide_types(run_sum)};
+const OpDef kSquareSum = {
+    .name = "square_sum",
+    .doc = "attr factor times the sum of the squares of all numbers, in parts",
+    .bound = Bound::kBytes,
+    .inputs = {several("gradients", kMaxTensors)},
+    .outputs = {{"sum"}},
+    .infer = infer_sum,
+    .work = work_sum,
+    .gradient = no_gradient,
+    .run = wide_types(run_sum)};
 
 const OpDef kClipGradients = {
     .name = "clip_to_norm",

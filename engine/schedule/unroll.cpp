@@ -328,7 +328,7 @@ void Unroller::add_edges() {
   }
   for (size_t m = 1; m < micros_ && !computes.empty(); ++m) {
     to_.schedule.before(ops_[computes.back()][m - 1], ops_[computes.front()][m], "pipeline",
-                        fmt::format("micro-batch {} follows {}", m + 1, m));
+                        fmt::format("micro-batch {} follows {}, from 0", m, m - 1));
   }
 }
 

@@ -171,20 +171,20 @@ void sgd(float* w, float* v, const float* g, float lr, float momentum, int64_t n
   });
 }
 
-void square_sum(float* sum, const float* x, const float* acc, float factor, float*, int64_t n,
-                Stream) {
-  constexpr int64_t kRun = 4096;  // the most numbers that are added up in float
-  double squares = 0;
-  for (int64_t i = 0; i < n; i += kRun) {
-    squares += sum_of(std::min(kRun, n - i), [&](int64_t j, auto lanes) {
-      return load(x + i + j, lanes) * load(x + i + j, lanes);
+void square_sums(float* sums, const float* x, const float* acc, float factor, int64_t n, Stream) {
+  for (int64_t j = 0; j < kSquareSums; ++j) sums[j] = acc != nullptr ? acc[j] : 0.0F;
+  for (int64_t i = 0; i < n; i += kSquareRun) {
+    const float squares = sum_of(std::min(kSquareRun, n - i), [&](int64_t k, auto lanes) {
+      return load(x + i + k, lanes) * load(x + i + k, lanes);
     });
+    sums[i / kSquareRun % kSquareSums] += factor * squares;
   }
-  *sum = (acc != nullptr ? *acc : 0.0F) + static_cast<float>(factor * squares);
 }
 
-void clip(float* y, const float* x, const float* square_sum, float limit, int64_t n, Stream) {
-  const float factor = std::min(1.0F, limit / (std::sqrt(*square_sum) + 1e-6F));
+void clip(float* y, const float* x, const float* square_sums, float limit, int64_t n, Stream) {
+  double sum = 0;
+  for (int64_t j = 0; j < kSquareSums; ++j) sum += square_sums[j];
+  const auto factor = static_cast<float>(std::min(1.0, limit / (std::sqrt(sum) + 1e-6)));
   each_vec(n, [&](int64_t i, auto lanes) { store(y + i, load(x + i, lanes) * factor, lanes); });
 }
 
@@ -259,7 +259,7 @@ void set_elementwise(KernelTable<float>& table) noexcept {
   table.mul = mul;
   table.row_dot = row_dot;
   table.sgd = sgd;
-  table.square_sum = square_sum;
+  table.square_sums = square_sums;
   table.clip = clip;
   table.adamw = adamw;
   table.add = add;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "kernels/cpu/adamw.h"
@@ -619,15 +620,20 @@ void sgd(double* w, double* v, const double* g, double lr, double momentum, int6
   }
 }
 
-void square_sum(double* sum, const double* x, const double* acc, double factor, double*, int64_t n,
-                Stream) {
-  double squares = 0;
-  for (int64_t i = 0; i < n; ++i) squares += x[i] * x[i];
-  *sum = (acc != nullptr ? *acc : 0) + factor * squares;
+void square_sums(double* sums, const double* x, const double* acc, double factor, int64_t n,
+                 Stream) {
+  std::vector<double> squares(kSquareSums);
+  for (int64_t i = 0; i < n; ++i) {
+    squares[static_cast<size_t>(i / kSquareRun % kSquareSums)] += x[i] * x[i];
+  }
+  for (int64_t j = 0; j < kSquareSums; ++j) {
+    sums[j] = (acc != nullptr ? acc[j] : 0) + factor * squares[static_cast<size_t>(j)];
+  }
 }
 
-void clip(double* y, const double* x, const double* square_sum, double limit, int64_t n, Stream) {
-  const double factor = std::min(1.0, limit / (std::sqrt(*square_sum) + 1e-6));
+void clip(double* y, const double* x, const double* square_sums, double limit, int64_t n, Stream) {
+  const double norm = std::sqrt(std::accumulate(square_sums, square_sums + kSquareSums, 0.0));
+  const double factor = std::min(1.0, limit / (norm + 1e-6));
   for (int64_t i = 0; i < n; ++i) y[i] = x[i] * factor;
 }
 
@@ -716,7 +722,7 @@ const KernelTable<double>& reference_table() {
       .z_loss = z_loss,
       .sgd = sgd,
       .adamw = adamw,
-      .square_sum = square_sum,
+      .square_sums = square_sums,
       .clip = clip,
       .add = add,
       .sum_n = sum_n,

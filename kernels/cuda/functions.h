@@ -54,7 +54,7 @@ Function<&Floats::rope_angles> rope_angles;
 
 Function<&Floats::sgd> sgd;
 Function<&Floats::adamw> adamw;
-Function<&Floats::square_sum> square_sum;
+Function<&Floats::square_sums> square_sums;
 Function<&Floats::clip> clip;
 
 Function<&Floats::round> round_exact;

@@ -74,49 +74,50 @@ __global__ void adamw_kernel(float* w, float* m, float* v, const float* g, Adamw
   }
 }
 
-__global__ void square_sums_kernel(float* sums, const float* x, int64_t n) {
+/// Block j makes sum j.
+__global__ void square_sums_kernel(float* sums, const float* x, const float* acc, float factor,
+                                   int64_t n) {
   __shared__ float shared[kWarps];
   float sum = 0;
-  for (int64_t i = thread_number(); i < n; i += num_threads()) sum = fmaf(x[i], x[i], sum);
+  for (int64_t run = blockIdx.x * kSquareRun; run < n; run += kSquareSums * kSquareRun) {
+    for (int64_t i = run + threadIdx.x; i < run + kSquareRun && i < n; i += kThreads) {
+      sum = fmaf(x[i], x[i], sum);
+    }
+  }
   sum = block_sum_once(sum, shared);
-  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
-}
-
-/// Of one block, so that the order of the sum is fixed.
-__global__ void square_sum_kernel(float* sum, const float* sums, const float* acc, float factor,
-                                  int blocks) {
-  __shared__ float shared[kWarps];
-  float squares = 0;
-  for (int i = threadIdx.x; i < blocks; i += kThreads) squares += sums[i];
-  squares = block_sum_once(squares, shared);
-  if (threadIdx.x == 0) *sum = fmaf(factor, squares, acc != nullptr ? *acc : 0.0F);
+  if (threadIdx.x == 0) {
+    sums[blockIdx.x] = fmaf(factor, sum, acc != nullptr ? acc[blockIdx.x] : 0.0F);
+  }
 }
 
 template <int N>
-__global__ void clip_kernel(float* y, const float* x, const float* square_sum, float limit,
+__global__ void clip_kernel(float* y, const float* x, const float* square_sums, float limit,
                             int64_t n) {
-  const float factor = fminf(1.0F, limit / (sqrtf(*square_sum) + 1e-6F));
+  __shared__ float shared[kWarps];
+  float sum = 0;
+  for (int64_t j = threadIdx.x; j < kSquareSums; j += kThreads) sum += square_sums[j];
+  sum = block_sum_once(sum, shared);
+  const float factor = fminf(1.0F, limit / (sqrtf(sum) + 1e-6F));
   for (int64_t i = thread_number() * N; i < n; i += num_threads() * N) {
     auto v = load<N>(x + i);
-    for (int j = 0; j < N; ++j) v.at[j] *= factor;
+    for (int k = 0; k < N; ++k) v.at[k] *= factor;
     store(y + i, v);
   }
 }
 
 }  // namespace
 
-void square_sum(float* sum, const float* x, const float* acc, float factor, float* work, int64_t n,
-                Stream stream) {
-  const auto blocks = static_cast<int>(std::min<int64_t>(kSquareSums, stride_blocks(n)));
-  launch(square_sums_kernel, blocks, kThreads, stream, work, x, n);
-  launch(square_sum_kernel, 1, kThreads, stream, sum, work, acc, factor, blocks);
+void square_sums(float* sums, const float* x, const float* acc, float factor, int64_t n,
+                 Stream stream) {
+  launch(square_sums_kernel, static_cast<int>(kSquareSums), kThreads, stream, sums, x, acc, factor,
+         n);
 }
 
-void clip(float* y, const float* x, const float* square_sum, float limit, int64_t n,
+void clip(float* y, const float* x, const float* square_sums, float limit, int64_t n,
           Stream stream) {
   in_packs<float>(
       [&](auto N) {
-        launch(clip_kernel<N>, stride_blocks(n / N), kThreads, stream, y, x, square_sum, limit, n);
+        launch(clip_kernel<N>, stride_blocks(n / N), kThreads, stream, y, x, square_sums, limit, n);
       },
       n, y, x);
 }

@@ -63,7 +63,7 @@ const KernelTable<float>& table() {
     all.rope_angles = rope_angles;
     all.sgd = sgd;
     all.adamw = adamw;
-    all.square_sum = square_sum;
+    all.square_sums = square_sums;
     all.clip = clip;
     all.round = round_exact;
     return all;

@@ -218,7 +218,7 @@ TEST_CASE("SGD and AdamW conform in the first step and in later ones") {
       .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .lr = 0.01, .weight_decay = 1};
   for (const int64_t n : kLengths) {
     check<&Reference::sgd>({1e-6}, 0.1, 0.9, n);
-    check<&Reference::square_sum>({1e-5}, 0.25, n);
+    check<&Reference::square_sums>({1e-5}, 0.25, n);
     check<&Reference::clip>({1e-5, {{2, kPositive}}}, 0.5, n);
     for (const int64_t step : {0, 1, 2, 1000})
       check<&Reference::adamw>({1e-5, {{2, kPositive}}}, rates, std::vector<int64_t>{step}, n);

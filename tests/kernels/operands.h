@@ -244,9 +244,11 @@ constexpr auto kernels_of() {
       kernel<&K::sgd>("sgd", [](auto, auto, I n) { return list(both(n), both(n), n); }),
       kernel<&K::adamw>("adamw", [](const AdamwRates&, const int64_t*,
                                     I n) { return list(both(n), both(n), both(n), n, 1); }),
-      kernel<&K::square_sum>(
-          "square_sum", [](auto, I n) { return list(1, n, acc(1), both(kernels::kSquareSums)); }),
-      kernel<&K::clip>("clip", [](auto, I n) { return list(n, or_output(n), 1); }),
+      kernel<&K::square_sums>(
+          "square_sums",
+          [](auto, I n) { return list(kernels::kSquareSums, n, acc(kernels::kSquareSums)); }),
+      kernel<&K::clip>("clip",
+                       [](auto, I n) { return list(n, or_output(n), kernels::kSquareSums); }),
       kernel<&K::add>("add", [](I n) { return list(n, or_output(n), n); }),
       kernel<&K::sum_n>("sum_n",
                         [](I count, I n) {

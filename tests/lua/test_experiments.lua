@@ -238,7 +238,8 @@ end)
 test("an optimizer of the target stands instead of the point's", function()
   local w = expect.runs(experiment [[
     run = { { "cpu", ranks = 2, optimizer = { lr = 0.01 } } }, ]])
-  expect.equal(w.executed[1].spec.optimizer, { name = "sgd", lr = 0.01, momentum = 0.9 })
+  expect.equal(w.executed[1].spec.optimizer, { name = "sgd", lr = 0.01, momentum = 0.9,
+    clip_norm = 0 })
   expect.fails(experiment 'run = { { "cpu",\n optimizer = { lrr = 1 } } }', 7,
     "experiment.run[1].optimizer: unknown key 'lrr'")
 end)

@@ -207,13 +207,14 @@ test("an optimizer takes its own fields, with its own defaults", function()
   local function optimizer(fields)
     return expect.runs(train(("optimizer = { %s }"):format(fields))).executed[1].spec.optimizer
   end
-  expect.equal(optimizer "", { name = "sgd", lr = 0.1, momentum = 0.9 })
+  expect.equal(optimizer "", { name = "sgd", lr = 0.1, momentum = 0.9, clip_norm = 0 })
   expect.equal(optimizer "name = 'adamw', beta2 = 0.95",
-    { name = "adamw", lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01 })
+    { name = "adamw", lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01,
+      clip_norm = 0 })
   expect.fails(train "optimizer = { name = 'adamw', momentum = 0.9 }", 2,
-    "moe.train.optimizer.momentum: is not a field of adamw, which has: beta1, beta2, eps, lr")
+    "moe.train.optimizer.momentum: is not a field of adamw, which has: beta1, beta2, clip_norm")
   expect.fails(train "optimizer = { weight_decay = 0.1 }", 2,
-    "weight_decay: is not a field of sgd, which has: lr, momentum")
+    "weight_decay: is not a field of sgd, which has: clip_norm, lr, momentum")
   expect.fails(train "optimizer = { name = 'adamw', beta2 = 1 }", 2,
     "optimizer.beta2: 1 is not allowed; give a number from 0 to")
   expect.fails(train "optimizer = { name = 'adamw', eps = 0 }", 2, "eps: 0 is not allowed")

@@ -214,9 +214,6 @@ for feature, keys in pairs {
   ["context parallelism"] = { "cp", "cp_size", "context_parallel", "context_parallel_size" },
   ["sequence parallelism"] = { "sp", "sequence_parallel", "ulysses" },
   ["sharding of parameters (ZeRO stage 3)"] = { "fsdp" },
-  ["accumulation of gradients over micro-batches"] = { "gradient_accumulation",
-    "gradient_accumulation_steps", "micro_batch", "micro_batches", "micro_batch_size",
-    "num_microbatches", "microbatches" },
   ["decoding with a cache of keys and values"] = { "kv_cache", "decode", "max_new_tokens" },
 } do
   for _, key in ipairs(keys) do NOT_BUILT[key] = feature .. " is not implemented" end
@@ -230,8 +227,13 @@ for _, key in ipairs { "recompute", "activation_checkpointing", "gradient_checkp
   NOT_BUILT[key] = "activations are made again by `recompute = 'blocks'` of moe.system"
 end
 for _, key in ipairs { "dp", "dp_size", "data_parallel", "data_parallel_size" } do
-  NOT_BUILT[key] = "data parallelism has no key: the batch is spread over all ranks, and each "
-    .. "group of `ep` ranks (a field of the model) holds every expert once"
+  NOT_BUILT[key] = "the batch is spread over all ranks, `dp` of moe.grid, and each group of `ep` "
+    .. "ranks (a field of the model or the grid) holds every expert once"
+end
+for _, key in ipairs { "gradient_accumulation", "gradient_accumulation_steps", "micro_batch",
+  "micro_batches", "micro_batch_size", "num_microbatches", "microbatches" } do
+  NOT_BUILT[key] = "gradients are added up over the micro-batches of `grid = moe.grid { "
+    .. "micro_batches = N }`; batch_per_device of the model is one micro-batch's"
 end
 
 --- Returns "path: unknown key 'capcity'. Did you mean 'capacity'?" or, without a similar name, a

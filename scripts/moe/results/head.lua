@@ -4,15 +4,14 @@ local schema = require "moe.base.schema"
 
 local M = {}
 
-local function several(p) return (p.micro_batches or 1) > 1 end
-
 -- With several micro-batches, the batch per device is that of one.
 local PARTS = {
   { "batch %s per device", function(p) return p.batch_per_device end },
-  { "%s micro-batches", function(p) return several(p) and p.micro_batches end },
+  { "%s micro-batches", function(p) return p.micro_batches end, several = true },
   { "%s tokens per step", function(p, run)
-    return several(p) and run.devices and run.devices * p.micro_batches * p.batch_per_device * p.seq
-  end },
+    return run.devices and p.micro_batches
+      and run.devices * p.micro_batches * p.batch_per_device * p.seq
+  end, several = true },
   { "capacity factor %s",
     function(p) return (p.capacity_factor or 0) > 0 and p.capacity_factor or "none" end },
   { "stack %s", function(_, run) return run.stack end },
@@ -46,9 +45,13 @@ end
 
 --- Returns the lines for runs, or for anything with the same fields.
 function M.lines(runs)
-  local lines, parts = number_bytes.lines(runs), {}
+  local lines, parts, several = number_bytes.lines(runs), {}, false
+  for _, run in ipairs(runs) do
+    local p = run.parameters
+    several = several or type(p) == "table" and (p.micro_batches or 1) > 1
+  end
   for _, part in ipairs(PARTS) do
-    local text = range(runs, part[2])
+    local text = (several or not part.several) and range(runs, part[2])
     if text then parts[#parts + 1] = part[1]:format(text) end
   end
   if #parts > 0 then lines[#lines + 1] = "Set-up: " .. table.concat(parts, ", ") end

@@ -156,7 +156,8 @@ function Plan:simulate(t)
   local sim = errors.call(at, core_plan.simulate, core_plan,
     { steps = c.steps, first_step = c.first_step - 1 })
   sim.timelines = nil
-  return target.mark(sim, self.spec, core_plan)
+  return target.mark(schema.merged(sim, rates.of(self.model, self.spec, self.cluster,
+    sim.iteration_ms)), self.spec, core_plan)
 end
 
 function Plan:overlap()
@@ -253,8 +254,8 @@ function M.plan(t)
   local made = target.plan(spec, c.system)
   local held = { steps = 1, timelines = made.sim.timelines }  -- timelines of steps 1 to `steps`
   made.sim.timelines = nil
-  made.sim = schema.merged(made.sim, rates.of(c.model, spec, system_lib.cluster_of(c.system,
-    c.cluster), made.sim.iteration_ms))
+  local cluster = system_lib.cluster_of(c.system, c.cluster)
+  made.sim = schema.merged(made.sim, rates.of(c.model, spec, cluster, made.sim.iteration_ms))
   if made.oom then core.warn("moe.plan: OOM: " .. made.sim.misfit) end
   if M.heads then
     M.heads[#M.heads + 1] = { system = c.system.name, parameters = spec.model,
@@ -262,7 +263,8 @@ function M.plan(t)
       assumed_routing = made.plan:info().assumed_routing }
   end
   return setmetatable({ core = made.plan, sim = made.sim, held = held, asked = 1,
-    candidate = made.candidate, choice = made.candidate.choice, spec = spec }, Plan)
+    candidate = made.candidate, choice = made.candidate.choice, spec = spec, model = c.model,
+    cluster = cluster }, Plan)
 end
 
 return M

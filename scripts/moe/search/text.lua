@@ -2,6 +2,7 @@
 local aligned = require "moe.base.aligned"
 local assumed_routing = require "moe.results.assumed_routing"
 local core = require "moe.core"
+local grid_lib = require "moe.spec.grid"
 local lua_text = require "moe.base.lua_text"
 local number_bytes = require "moe.spec.number_bytes"
 local schema = require "moe.base.schema"
@@ -69,7 +70,7 @@ return moe.experiment {
   name = "best",
   model = %s,
   cluster = %s,
-  optimizer = %s,
+%s  optimizer = %s,
   systems = { %s },
 }
 ]]
@@ -89,9 +90,11 @@ function M.write_recipe(c, space, best)
   if not cluster then return nil, why end
   local is_plain, systems = #space:chosen(best) == 0, M.system(space, space:plain())
   if not is_plain then systems = systems .. ", " .. M.system(space, best) end
+  local grid = c.grid and ("  grid = moe.grid %s,\n"):format(
+    lua_text.text(grid_lib.given(c.grid), "  ")) or ""
   core.write_output(c.name .. "_best.lua", FILE:format(core.recipe.name,
     is_plain and " is the plain one" or ", beside the plain one", model, cluster,
-    lua_text.text(c.optimizer, "  "), (systems:gsub("\n", "\n    "))))
+    grid, lua_text.text(c.optimizer, "  "), (systems:gsub("\n", "\n    "))))
   return c.name .. "_best.lua"
 end
 

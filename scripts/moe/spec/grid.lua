@@ -36,9 +36,7 @@ end
 M.FIELD = { type = "grid", doc = "moe.grid; default: one micro-batch, all ranks with sequences of "
   .. "their own" }
 
---- moe.grid{...}
-function M.grid(t)
-  local at = errors.here()
+local function make(t, at)
   local grid = schema.check(M.FIELDS, t, "grid", at)
   if grid.micro_batches and grid.global_batch then
     errors.user("grid.global_batch: give either global_batch or micro_batches, not both", at,
@@ -48,16 +46,23 @@ function M.grid(t)
   return schema.object(grid, mt)
 end
 
+--- moe.grid{...}
+function M.grid(t) return make(t, errors.here()) end
+
 --- Returns the grid with other fields; `grid` may be nil. at: the line that gives them.
 function M.with(grid, changes, at)
-  local t = {}
-  for key in pairs(M.FIELDS) do t[key] = grid and grid[key] end
-  for key, value in pairs(changes) do t[key] = value end
+  local t = M.given(grid)
   if changes.micro_batches then t.global_batch = nil end
   if changes.global_batch then t.micro_batches = nil end
-  local made = schema.check(M.FIELDS, t, "grid", at)
-  made.at = at
-  return schema.object(made, mt)
+  for key, value in pairs(changes) do t[key] = value end
+  return make(t, at)
+end
+
+--- Returns the fields that the grid, or nil, gives.
+function M.given(grid)
+  local t = {}
+  for key in pairs(grid and M.FIELDS or {}) do t[key] = grid[key] end
+  return t
 end
 
 -- Raises a user error unless the axis is as long as it has to be on this number of ranks.

@@ -176,6 +176,7 @@ function M.override(model, changes, path, at)
   end
   local t = without_partners(model.given, changes)
   if changes.gate then t.k = nil end
+  if changes.capacity_factor then t.rows_bound = nil end
   for _, key in ipairs { "gate", "routing", "k", "capacity", "capacity_factor" } do
     if changes[key] ~= nil then t.fill = nil end
   end
@@ -230,7 +231,7 @@ end
 --- Each expert gets the same number of rows, none of them padding, as there are as many sequences
 --- as experts.
 function M.counts(model)
-  local experts = model.experts or model.experts_per_device
+  local experts = math.max(model.experts or model.experts_per_device, model.k)
   local spec = M.resolve(M.override(model, { batch_per_device = experts, ep = 1, dtype = "f32",
     experts = experts, gate = "top_k", k = model.k, capacity_factor = 1 }, model.root, model.at), 1)
   spec.model.micro_batches = 1

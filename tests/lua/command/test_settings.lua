@@ -290,7 +290,7 @@ test("another optimizer has the fields that the recipe gave, and its own default
   end
   for _, o in ipairs(optimizer("{}", {})) do
     expect.equal(o, { name = "adamw", beta1 = 0.9, beta2 = 0.999, eps = 1e-8, lr = 1e-3,
-      weight_decay = 0.01 })
+      weight_decay = 0.01, clip_norm = 0 })
   end
   for _, o in ipairs(optimizer("{ lr = 0.5 }", { ["run.cpu.optimizer.lr"] = "x2" })) do
     expect.equal({ o.lr, o.momentum }, { 1 })
@@ -301,6 +301,17 @@ test("another optimizer has the fields that the recipe gave, and its own default
   for _, message in ipairs(optimizer("{}", { ["run.cpu.optimizer.lr"] = "x2" })) do
     assert(message:find("no value to multiply", 1, true), message)
   end
+end)
+
+test("settings of a grid give micro-batches to a recipe without one", function()
+  local text = expect.HEAD .. "moe.train { model = m, ranks = 2 }"
+  local function run(values) return world.run(text, { set = values }) end
+  expect.equal(run({ ["grid.micro_batches"] = "3" }).plans[1].model.micro_batches, 3)
+  local both = run { ["grid.micro_batches"] = "2", ["grid.global_batch"] = "32" }
+  assert(both.message:find("give either global_batch or micro_batches", 1, true), both.message)
+  local infer = world.run(expect.HEAD .. "moe.infer { model = m, ranks = 2, batches = 1 }",
+    { set = { ["grid.micro_batches"] = "2" } })
+  assert(infer.message:find("moe.infer has no grid", 1, true), infer.message)
 end)
 
 test("a parameter's own value is the base case",
