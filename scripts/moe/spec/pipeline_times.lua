@@ -128,7 +128,7 @@ local function check_group(name, group, micro_batches, ranks)
   local why = group < ranks
       and "group_below_ranks: group = %d of %d micro-batches is below the %d ranks; give more"
     or group > micro_batches
-      and "group_above_micro_batches: group = %d is above the %d micro-batches; give at least as many"
+      and "group_above_micro_batches: group = %d is above the %d micro-batches; give more of them"
     or rest > 0 and rest < ranks and "short_last_group: the last group of up to %d of %d "
       .. "micro-batches is below the %d ranks; give a multiple of the group"
   if why then fail("schedule", "%s: " .. why, name, group, micro_batches, ranks) end
