@@ -520,13 +520,19 @@ TEST_CASE("the simulator places and moves as the executor does") {
       {pass("prophet", {{"shadows", 2.0}})},
       {pass("top_k", {{"shadows", 2.0}, {"k", 2.0}})},
       {pass("eplb"), pass("dw_schedule")},
+      {pass("prophet", {{"shadows", 2.0}, {"use", std::string("now")}})},
       {placed_by({.shadows = 2, .extra_residents = 1, .moves_residents = true})}};
+  const int64_t micro_batches = GENERATE(1, 3);
+  CAPTURE(micro_batches);
   for (const std::vector<Stage>& stages : systems) {
     CAPTURE(stages[0].name);
     PlanSpec spec = spec_with("switch", 4);
+    change_model(spec, [&](Gpt2& m) { m.micro_batches = micro_batches; });
     spec.routing =
         std::make_shared<RoutingModel>(workload("zipf", {{"s", 1.5}, {"drift", 0.3}}, 3));
     const auto plan = plan_with(spec, stages);
+    CHECK(static_cast<int64_t>(persistent_tensors(*plan).placed.size()) ==
+          plan->spec.model->num_moe_layers());
     RunOptions options = options_of(*plan, 5);
     if (stages[0].name == "test") {
       options.policies.place = [](int64_t, const std::string&) { return random_policy(11, true); };
@@ -537,8 +543,12 @@ TEST_CASE("the simulator places and moves as the executor does") {
     int64_t moved = 0;
     for (size_t step = 0; step < executed.timelines.size(); ++step) {
       CAPTURE(step);
-      CHECK(simulated.placements[step][0].in_force == executed.placements[step][0].in_force);
-      CHECK(simulated.placements[step][0].next == executed.placements[step][0].next);
+      REQUIRE(simulated.placements[step].size() == executed.placements[step].size());
+      for (size_t i = 0; i < executed.placements[step].size(); ++i) {
+        CHECK(simulated.placements[step][i].in_force == executed.placements[step][i].in_force);
+        CHECK(simulated.placements[step][i].next == executed.placements[step][i].next);
+        CHECK(simulated.placements[step][i].computed == executed.placements[step][i].computed);
+      }
       std::map<std::pair<OpId, int32_t>, Bytes> bytes[2];
       const Timeline* const both[] = {&simulated.timelines[step], &executed.timelines[step]};
       for (size_t i = 0; i < 2; ++i) {

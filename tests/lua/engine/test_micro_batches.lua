@@ -143,26 +143,6 @@ end
 ]])
 end)
 
-test("a run of micro-batches goes on from its checkpoint, with a placement of each, too", function()
-  expect.plans(HEAD .. [[
-local m = moe.model.gpt2_moe { vocab = 64, layers = 2, hidden = 16, heads = 2, seq = 8,
-  batch_per_device = 2, experts = 4, gate = 'switch', capacity = 'none' }
-local function train(system, steps, micro, files)
-  return moe.train { model = m, ranks = 2, steps = steps, precision = 'f64', system = system,
-    init = files.resume_from == nil and 'reference' or nil, tokens = 'reference',
-    grid = moe.grid { micro_batches = micro }, checkpoint_to = files.checkpoint_to,
-    resume_from = files.resume_from }
-end
-for _, system in ipairs { SYSTEMS.plain, SYSTEMS.llep, SYSTEMS.prophet } do
-  local whole = train(system, 3, 2, {})
-  local file = system.name .. '.ckpt'
-  train(system, 1, 2, { checkpoint_to = file })
-  local rest = train(system, 2, 2, { resume_from = file })
-  assert(math.abs(rest.losses[2] - whole.losses[3]) < 1e-12, system.name)
-end
-]])
-end)
-
 test("a grid says how a batch becomes micro-batches, or why it cannot", function()
   expect.plans(HEAD .. [[
 local function sizes(model, grid)
