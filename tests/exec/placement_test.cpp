@@ -8,6 +8,7 @@
 #include "engine/base/errors.h"
 #include "engine/base/rng.h"
 #include "engine/cost/cost_model.h"
+#include "engine/exec/parameters.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
 #include "engine/passes/placement/place_experts.h"
