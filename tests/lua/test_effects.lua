@@ -113,7 +113,8 @@ test("keys for what is not built say so, and a short name is not guessed", funct
   end
   for key, says in pairs { tp = "tensor parallelism is not implemented",
     pp = "pipeline parallelism (stages of layers on different devices) is not implemented",
-    cp = "context parallelism is not implemented", dp = "data parallelism has no key",
+    cp = "context parallelism is not implemented", dp = "the batch is spread over all ranks",
+    micro_batch = "gradients are added up over the micro-batches of `grid = moe.grid {",
     zero_stage = "optimizer states are sharded by `zero = 1` of moe.system" } do
     expect.fails(model(key), 2, ("model.gpt2_moe: unknown key '%s'; %s"):format(key, says))
   end
