@@ -44,7 +44,7 @@ local CLASSES = {
     "combine_dweight", "pack_slots" },
   { "gate", "fitted: kernels", "gate", "gate_logits", "gate_dlogits" },
   { "sums", "none: inside products and norms" },
-  { "not told apart", "none" },
+  { "other", "none" },
 }
 
 -- Class, region or "", least number of blocks, parts of kernels' names. The first match counts.
@@ -61,9 +61,10 @@ local KERNELS = {
     "ReduceOp<c10::BF" },
   { "rotary, heads", "attn(F)", 512, "direct_copy_kernel" },
   { "rotary, heads", "attn(B)", 0, "direct_copy_kernel" },
-  { "gate", "attn(F)", 0, "" }, { "gate", "attn(B)", 0, "" }, { "not told apart", "", 0, "" },
+  { "gate", "attn(F)", 0, "" }, { "gate", "attn(B)", 0, "" }, { "other", "", 0, "" },
 }
--- What only the order of kernels in a region tells: of its first field of them each, the numbers.
+-- Kernels whose class only their order in a region tells. By class and region: the kernels of a
+-- group, the class of some of them, and the places of these.
 local ORDER = {
   ["experts dW mlp(W)"] = { 10, "dense dW", { [1] = true, [10] = true } },  -- of shared experts
   ["dense dX attn(B)"] = { 7, "q_b, kv_b again", { [2] = true, [3] = true } },

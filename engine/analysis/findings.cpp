@@ -5,6 +5,7 @@
 
 #include "engine/analysis/remedies.h"
 #include "engine/base/stop.h"
+#include "engine/graph/micro_batches.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
@@ -22,8 +23,7 @@ struct Trial {
 /// micro-batches between the first and the last, which are alike, the second stands for all.
 std::vector<Trial> trials_of(const FindingsInput& in, const Remedies& remedies) {
   std::vector<Trial> trials;
-  int32_t last = 0;
-  for (const Op& op : in.graph.ops()) last = std::max(last, op.micro);
+  const int32_t last = num_micro_batches(in.graph) - 1;
   for (const Exposure& e : in.explanation.exposures) {
     const int32_t micro = in.graph.op(e.op).micro;
     if (micro > 1 && micro < last) continue;

@@ -11,6 +11,7 @@
 #include "engine/base/files.h"
 #include "engine/base/rng.h"
 #include "engine/base/utf8.h"
+#include "engine/graph/micro_batches.h"
 
 namespace moe {
 namespace {
@@ -86,20 +87,16 @@ void fill_row(int32_t* ids, int32_t* targets, int64_t seq, const Token& token) {
 }  // namespace
 
 TokenInputs::TokenInputs(const Graph& graph) : ranks_(graph.num_ranks) {
-  for (const Op& op : graph.ops()) {
-    for (auto micro = static_cast<int32_t>(all_.size() / 2); micro <= op.micro; ++micro) {
-      const std::string number = micro == 0 ? "" : fmt::format("@{}", micro);
-      for (const char* const name : {"ids", "targets"}) {
-        all_.push_back(graph.find_tensor(name + number));
-        if (all_.back().valid()) continue;
-        throw user_error(
-            "the graph must have the input tensors 'ids{0}' and 'targets{0}', but at least one is "
-            "missing",
-            number);
-      }
+  const int32_t micro_batches = num_micro_batches(graph);
+  for (int32_t micro = 0; micro < micro_batches; ++micro) {
+    for (const char* const first : {"ids", "targets"}) {
+      const std::string name = name_in(first, micro);
+      all_.push_back(graph.find_tensor(name));
+      if (all_.back().valid()) continue;
+      throw user_error("the graph must have the input tensor '{}', but it is missing", name);
     }
   }
-  if (!all_.empty()) tokens_ = num_elements(graph.tensor(all_[0]).shape);
+  tokens_ = num_elements(graph.tensor(all_[0]).shape);
 }
 
 void TokenInputs::fill(const DataSource& data, int64_t step, int64_t rank,

@@ -50,16 +50,18 @@ Graph clip_gradients(Graph graph, const PassContext& context) {
     by_share[share_of(graph, graph.op(id), producers[gradient.index()])].push_back(gradient);
   }
   TensorId sum;
+  int part = 0;
   for (const auto& [share, gradients] : by_share) {
-    const std::string number = sum.valid() ? ".2" : "";
+    const std::string number = ++part == 1 ? "" : fmt::format(".{}", part);
     const OpId squares =
         add(graph, ops::kSquareSum.name, "clip.squares" + number, gradients, {{"factor", share}});
-    sum = sum.valid() ? graph.out(add(graph, graph.table().basic(BasicOp::kAdd).name, "clip.sum",
-                                      {sum, graph.out(squares)}, {}))
+    sum = sum.valid() ? graph.out(add(graph, graph.table().basic(BasicOp::kAdd).name,
+                                      "clip.sum" + number, {sum, graph.out(squares)}, {}))
                       : graph.out(squares);
   }
-  if (graph.num_ranks > 1)
+  if (graph.num_ranks > 1) {
     sum = graph.out(add(graph, ops::kAllReduce.name, "clip.all_reduce", {sum}, {}));
+  }
   std::vector<TensorId> inputs = {sum};
   for (const OpId id : updates) {
     inputs.push_back(input_of(graph, graph.op(id), Role::kGradient));

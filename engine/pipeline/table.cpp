@@ -60,12 +60,12 @@ struct Position {
 struct Checker {
   const std::vector<Row>& rows;
   const Shape& shape;
-  const bool spelled;
+  const bool transfers;
   std::vector<Finding> found;
   std::array<std::vector<Position>, 8> seen = {};  // [work][stage, micro-batch]
 
   void run() {
-    for (size_t w = 0; w < (spelled ? 8 : 4); ++w) seen[w].resize(shape.index(shape.stages, 0));
+    for (size_t w = 0; w < (transfers ? 8 : 4); ++w) seen[w].resize(shape.index(shape.stages, 0));
     for (size_t rank = 0; rank < rows.size(); ++rank) {
       int32_t entry = 0;
       for (const Action& a : rows[rank]) {
@@ -76,12 +76,12 @@ struct Checker {
     for (int32_t stage = 0; stage < shape.stages; ++stage) {
       for (int32_t micro = 0; micro < shape.micro_batches; ++micro) {
         check_turns(stage, micro);
-        if (!spelled) continue;
+        if (!transfers) continue;
         check_transfer({Work::kSendF, false, stage, micro}, Work::kRecvF);
         check_transfer({Work::kSendB, false, stage, micro}, Work::kRecvB);
       }
     }
-    if (spelled) check_order();
+    if (transfers) check_order();
   }
 
   void add(const char* code, int64_t rank, const Action& action) {
@@ -98,7 +98,7 @@ struct Checker {
   }
 
   void see(const Action& a, Position position) {
-    if (is_transfer(a.work) && !spelled) return add("bad_action", position.rank, a);
+    if (is_transfer(a.work) && !transfers) return add("bad_action", position.rank, a);
     if (!in_range(a)) return add("out_of_range", position.rank, a);
     if (shape.rank_of(a.stage, a.micro) != position.rank) add("wrong_rank", position.rank, a);
     if (at(a).rank >= 0) return add("twice", position.rank, a);
@@ -202,11 +202,11 @@ Row row_of(const Turns& turns, int64_t rank, const Shape& shape) {
   return row;
 }
 
-std::vector<Finding> find_faults(const Table& table, const Shape& shape, bool spelled) {
-  Checker checker{table.rows, shape, spelled, table.unknown};
+std::vector<Finding> find_faults(const Table& table, const Shape& shape, bool transfers) {
+  Checker checker{table.rows, shape, transfers, table.unknown};
   checker.run();
   if (!checker.found.empty()) return checker.found;
-  return compose(table.rows, shape, {}, spelled).stuck;
+  return compose(table.rows, shape, {}, transfers).stuck;
 }
 
 }  // namespace moe::pipeline

@@ -45,16 +45,16 @@ std::string text_of(std::span<const Action> row);
 Row row_of(const Turns& turns, int64_t rank, const Shape& shape);
 
 /// Returns all that is wrong with the table. Codes of which there is more to say than their name:
-///   bad_action               also a transfer, if transfers are not spelled out
+///   bad_action               also a transfer, if the rows are without transfers
 ///   out_of_range             no such stage or micro-batch, or no neighbour to transfer to
 ///   missing                  F; B where there is no backward at all, else I or W; has no rank
 ///   whole_and_split          B beside I or W of the same stage and micro-batch; names the B
 ///   backward_before_forward  B or I before its F on one rank, or in one pair with it
 ///   send_missing, receive_missing, send_receive_order
-///       if transfers are spelled out: of those between two ranks; for each ordered pair of ranks
-///       the first receive that does not meet the send of its place (sends have no tags)
+///       with transfers alone, between two ranks; for each ordered pair of ranks the first receive
+///       that does not meet the send of its place (sends have no tags)
 ///   deadlock                 where a rank waits for ever; only if nothing else is found
-/// The others: twice, wrong_rank, weight_before_input. spelled: the rows have all transfers.
-std::vector<Finding> find_faults(const Table& table, const Shape& shape, bool spelled);
+/// The others: twice, wrong_rank, weight_before_input. transfers: the rows have all transfers.
+std::vector<Finding> find_faults(const Table& table, const Shape& shape, bool transfers);
 
 }  // namespace moe::pipeline

@@ -14,11 +14,11 @@ double at_stage(const std::vector<double>& values, int32_t stage, double none) {
 /// Runs all rows: each rank as far as it can, again and again.
 class Clock {
  public:
-  Clock(const std::vector<Row>& rows, const Shape& shape, const Costs& costs, bool spelled)
-      : rows_(rows), shape_(shape), costs_(costs), spelled_(spelled), next_(rows.size()) {
+  Clock(const std::vector<Row>& rows, const Shape& shape, const Costs& costs, bool transfers)
+      : rows_(rows), shape_(shape), costs_(costs), transfers_(transfers), next_(rows.size()) {
     t_.begins.resize(rows.size()), t_.ends.resize(rows.size());
     t_.busy = t_.sending = t_.peak = held_ = free_ = std::vector<double>(rows.size());
-    for (size_t work = 0; work < (spelled ? 8 : 2); ++work) {
+    for (size_t work = 0; work < (transfers ? 8 : 2); ++work) {
       ready_[work].assign(shape.index(shape.stages, 0), kNever);
     }
     for (int64_t micro = 0; micro < shape.micro_batches; ++micro) {
@@ -113,10 +113,10 @@ class Clock {
       ready(activation ? Work::kRecvF : Work::kRecvB, to, a.micro) = end;
     } else if (receiver == rank) {
       ready(work, to, a.micro) = end;
-    } else if (!spelled_) {
+    } else if (!transfers_) {
       ready(work, to, a.micro) = arrival(activation, rank, receiver, end);
     }
-    if (spelled_ && !is_transfer(a.work)) {
+    if (transfers_ && !is_transfer(a.work)) {
       ready(activation ? Work::kSendF : Work::kSendB, a.stage, a.micro) = end;
     }
   }
@@ -139,7 +139,7 @@ class Clock {
   const std::vector<Row>& rows_;
   const Shape& shape_;
   const Costs& costs_;
-  const bool spelled_;
+  const bool transfers_;
   std::vector<size_t> next_;                  // [rank]: the first action to run
   std::vector<double> held_, free_;           // [rank]: activations; when it has nothing more to do
   std::array<std::vector<double>, 8> ready_;  // [work][stage, micro-batch]
@@ -150,8 +150,8 @@ class Clock {
 }  // namespace
 
 Timeline compose(const std::vector<Row>& rows, const Shape& shape, const Costs& costs,
-                 bool spelled) {
-  return Clock(rows, shape, costs, spelled).run();
+                 bool transfers) {
+  return Clock(rows, shape, costs, transfers).run();
 }
 
 }  // namespace moe::pipeline

@@ -48,10 +48,10 @@ struct Timeline {
   std::vector<Finding> stuck;  // "deadlock" for each rank that waits for ever, and at which entry
 };
 
-/// Returns the timeline of rows in which find_faults() finds nothing but deadlocks. spelled: the
-/// rows have all transfers between ranks; a receive waits for its send, sends wait for nobody, and
-/// only `stuck` has a meaning. Otherwise the rows have no transfers.
+/// Returns the timeline of rows in which find_faults() finds nothing but deadlocks. transfers:
+/// whether the rows have all transfers between ranks. A receive then waits for its send, while a
+/// send does not wait for its receive, and only `stuck` has a meaning.
 Timeline compose(const std::vector<Row>& rows, const Shape& shape, const Costs& costs,
-                 bool spelled = false);
+                 bool transfers = false);
 
 }  // namespace moe::pipeline

@@ -8,6 +8,8 @@
 #include <tuple>
 #include <utility>
 
+#include "engine/graph/micro_batches.h"
+
 namespace moe {
 namespace {
 
@@ -97,7 +99,7 @@ Blocks make_blocks(const Lifetimes& lifetimes, const MemoryPlan& plan) {
 SharedPlaces shared_places(const Lifetimes& lifetimes, const Blocks& blocks) {
   const size_t n = blocks.list.size();
   std::vector<TensorId> first(n);  // of each block
-  int32_t last = 0;
+  const int32_t last = num_micro_batches(lifetimes.graph) - 1;
   const auto micro_of = [&](TensorId t) {
     return lifetimes.graph.op(lifetimes.uses.producer[t.index()]).micro;
   };
@@ -105,10 +107,9 @@ SharedPlaces shared_places(const Lifetimes& lifetimes, const Blocks& blocks) {
     if (blocks.of[i] < 0 || !lifetimes.uses.producer[i].valid()) continue;
     TensorId& t = first[static_cast<size_t>(blocks.of[i])];
     if (!t.valid()) t = TensorId(static_cast<int64_t>(i));
-    last = std::max(last, micro_of(t));
   }
   SharedPlaces places;
-  // By name without the micro-batch, in two parts, by micro-batches that take turns, and by size.
+  // By name_around(), by micro-batches that take turns, and by size.
   std::map<std::tuple<std::string_view, std::string_view, int32_t, Bytes>, uint32_t> known;
   for (size_t b = 0; b < n; ++b) {
     const int32_t m = micro_of(first[b]);
@@ -116,10 +117,8 @@ SharedPlaces shared_places(const Lifetimes& lifetimes, const Blocks& blocks) {
     const bool compared = !kept && (m <= 3 || m >= last - 1);
     auto place = static_cast<uint32_t>(places.count);
     if (m > 0 && m < last && !kept) {
-      const std::string_view name = lifetimes.graph.tensor(first[b]).name;
-      const size_t at = name.rfind('@'), end = std::min(name.find(':', at), name.size());
-      const auto key =
-          std::tuple(name.substr(0, at), name.substr(end), m % 2, blocks.list[b].bytes);
+      const auto [before, behind] = name_around(lifetimes.graph.tensor(first[b]).name);
+      const auto key = std::tuple(before, behind, m % 2, blocks.list[b].bytes);
       place = known.try_emplace(key, place).first->second;
     }
     if (place == places.count && !compared && !kept) return own_places(n);

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "engine/base/errors.h"
+#include "engine/graph/micro_batches.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
@@ -125,9 +126,6 @@ class Unroller {
   TensorId at(TensorId t, size_t m) const {
     const std::vector<TensorId>& all = tensors_[t.index()];
     return all[all.size() == 1 ? 0 : m];
-  }
-  std::string name_in(const std::string& name, size_t m) const {
-    return m == 0 ? name : fmt::format("{}@{}", name, m);
   }
 
   void find_sums();

@@ -32,10 +32,6 @@ struct MoeLayer {
 /// Returns the MoE layers, ordered by micro-batch, then block. Among those of one micro-batch,
 /// their indices are the layer numbers that routing models use.
 std::vector<MoeLayer> moe_layers(const Graph& graph);
-/// Returns the number of micro-batches of these layers.
-inline int64_t num_micro_batches(const std::vector<MoeLayer>& layers) {
-  return layers.empty() ? 1 : layers.back().micro + 1;
-}
 
 /// Returns the choices that find a slot: for each source rank and expert, at most `capacity`.
 ExpertCounts kept_rows(ExpertCounts choices, int64_t capacity);

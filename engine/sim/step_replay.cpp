@@ -5,6 +5,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
+#include "engine/graph/micro_batches.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
 
@@ -20,6 +21,7 @@ bool is_collective(const Graph& graph, OpId op) {
 StepReplay::StepReplay(const Plan& plan, const RankPlacements& policies,
                        std::shared_ptr<const PathProfile> popularity)
     : plan_(plan),
+      micros_(num_micro_batches(plan.graph)),
       popularity_(std::move(popularity)),
       plain_ns_(plan.graph.num_ops()),
       plain_bytes_(plan.graph.num_ops()),
@@ -66,7 +68,7 @@ void StepReplay::add_policies(const RankPlacements& policies) {
   };
   std::sort(placing_.begin(), placing_.end(),
             [&](const Placing& a, const Placing& b) { return place(a) < place(b); });
-  MOE_CHECK(placing_.size() % layers_per_micro_batch() == 0,
+  MOE_CHECK(placing_.empty() || placing_.size() % layers_per_micro_batch() == 0,
             "the plan has {} ops with a placement policy for {} MoE layers, must be none or one "
             "per layer, or per layer and micro-batch",
             placing_.size(), layers_per_micro_batch());
@@ -123,7 +125,7 @@ void StepReplay::set_step(int64_t step) {
   const std::vector<MoeLayer>& layers = routed_->layers();
   const RoutingModel& routing = *plan_.spec.routing;
   const auto query_of = [&](size_t l) {
-    return RoutingQuery{.step = step * num_micro_batches(layers) + layers[l].micro,
+    return RoutingQuery{.step = step * micros_ + layers[l].micro,
                         .layer = static_cast<int64_t>(l % layers_per_micro_batch()),
                         .ranks = plan_.graph.num_ranks,
                         .tokens = layers[l].tokens,
@@ -150,17 +152,16 @@ void StepReplay::set_step(int64_t step) {
 
 void StepReplay::set_placed(const std::vector<ExpertCounts>& kept,
                             const std::vector<Placement>& placements) {
-  const int64_t micros = num_micro_batches(routed_->layers());
   const bool of_each =
       !placing_.empty() && attr_string(plan_.graph.op(placing_[0].op), "use") == "now";
   std::vector<ExpertCounts> all;
   placements_.clear();
-  for (int64_t m = 0; m < micros; ++m) {
+  for (int64_t m = 0; m < micros_; ++m) {
     all.insert(all.end(), kept.begin(), kept.end());
     placements_.insert(placements_.end(), placements.begin(), placements.end());
     if (of_each) continue;
     for (size_t l = all.size() - kept.size(); l < all.size(); ++l) {
-      for (int64_t& rows : all[l].rows) rows = rows * (m + 1) / micros - rows * m / micros;
+      for (int64_t& rows : all[l].rows) rows = rows * (m + 1) / micros_ - rows * m / micros_;
     }
   }
   next_ = placements_;

@@ -66,8 +66,7 @@ class StepReplay {
   };
   void add_policies(const RankPlacements& policies);
   size_t layers_per_micro_batch() const {
-    const std::vector<MoeLayer>& layers = routed_->layers();
-    return layers.size() / static_cast<size_t>(num_micro_batches(layers));
+    return routed_->layers().size() / static_cast<size_t>(micros_);
   }
   void place(int64_t step, const std::vector<ExpertCounts>& kept);
   void take_loads(std::vector<ExpertCounts> kept);
@@ -79,6 +78,7 @@ class StepReplay {
   std::vector<Nanoseconds> added_beside(const Timeline& timeline) const;
 
   const Plan& plan_;
+  const int64_t micros_;                           // micro-batches of a step
   std::unique_ptr<RoutedStep> routed_;             // null without a routing model
   std::unique_ptr<OffloadedExperts> offloaded_;    // null without a routing model
   std::shared_ptr<const PathProfile> popularity_;  // may be null

@@ -7,6 +7,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
+#include "engine/graph/micro_batches.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
@@ -86,12 +87,9 @@ constexpr int32_t kPhases = static_cast<int32_t>(Phase::kUpdate);  // all phases
 /// Returns for each op the index of its micro-batch, layer and phase among the LayerSpans of a
 /// rank, or -1 for an op outside MoE layers. Sets `count` to the number of LayerSpans per rank.
 std::vector<int32_t> layer_numbers(const Graph& graph, int32_t& count) {
-  int32_t blocks = 0, micros = 1;
-  for (const Op& op : graph.ops()) {
-    blocks = std::max(blocks, op.layer + 1);
-    micros = std::max(micros, op.micro + 1);
-  }
-  count = kPhases * blocks * micros;
+  int32_t blocks = 0;
+  for (const Op& op : graph.ops()) blocks = std::max(blocks, op.layer + 1);
+  count = kPhases * blocks * num_micro_batches(graph);
   std::vector<int32_t> numbers;
   for (const Op& op : graph.ops()) {
     const int32_t layer = op.micro * blocks + op.layer;
@@ -100,8 +98,7 @@ std::vector<int32_t> layer_numbers(const Graph& graph, int32_t& count) {
   return numbers;
 }
 
-/// Returns the LayerSpans of all ranks, ordered by rank, then micro-batch, layer and
-/// phase.
+/// Returns the LayerSpans of all ranks, ordered by rank, then micro-batch, layer and phase.
 std::vector<LayerSpans> layers_of(const Graph& graph, const Timeline& timeline) {
   int32_t count = 0;
   const std::vector<int32_t> numbers = layer_numbers(graph, count);

@@ -1,8 +1,8 @@
 -- moe.plan{...}: the plan of a step, outside an experiment, and what can be asked of it.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
-local grid_lib = require "moe.spec.grid"
 local explain = require "moe.run.explain"
+local grid_lib = require "moe.spec.grid"
 local number_bytes = require "moe.spec.number_bytes"
 local rates = require "moe.spec.rates"
 local results = require "moe.results.results"

@@ -2,8 +2,8 @@
 -- those of moe.search.space; moe.search.explore chooses which of them are planned and simulated.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
-local grid_lib = require "moe.spec.grid"
 local explore = require "moe.search.explore"
+local grid_lib = require "moe.spec.grid"
 local jobs_lib = require "moe.run.jobs"
 local mixes = require "moe.search.mixes"
 local order = require "moe.search.order"

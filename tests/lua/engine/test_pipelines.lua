@@ -371,7 +371,7 @@ test("a pair waits for both halves, and takes as long as its rule says", functio
   end
 end)
 
-test("stages have times and weights of their own, and W delays nobody", function()
+test("stages have times and weights of their own, and no rank waits for W", function()
   local function first(text, M, more)
     return value(("moe.pipeline_times { table = %q, micro_batches = %d, %s }"):format(text, M,
       more))
