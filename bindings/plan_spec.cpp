@@ -15,6 +15,8 @@
 #include "engine/base/names.h"
 #include "engine/base/utf8.h"
 #include "engine/cost/stack.h"
+#include "engine/model/stages.h"
+#include "engine/pipeline/table.h"
 #include "engine/profile/predict.h"
 #include "engine/routing/workload.h"
 #include "engine/sim/routed_step.h"
@@ -410,14 +412,61 @@ double rows_bound_of(Host& host, const Fields& fields, const PlanSpec& spec,
 
 }  // namespace
 
+namespace {
+
+/// Reads the table { ranks, stages, micro_batches, placement, rows = a text per pipeline rank,
+/// layers = the number of blocks of each stage, or nil: equally many }. Each of the rank's turns is
+/// a cell of its row.
+PipelineSpec pipeline_of(const Fields& fields, const Model& model) {
+  PipelineSpec spec;
+  spec.shape = {fields.integer("ranks"), fields.integer("stages"), fields.integer("micro_batches"),
+                value_named<pipeline::Placing>("placement", fields.text("placement"))};
+  const pipeline::Shape& shape = spec.shape;
+  const pipeline::Table table = pipeline::parse_table(fields.value().at("rows"));
+  const bool two_way = shape.placing == pipeline::Placing::kTwoWay;
+  for (const pipeline::Row& row : table.rows) {
+    pipeline::Turns& turns = spec.turns.emplace_back();
+    for (const pipeline::Action& a : row) {
+      if (is_transfer(a.work)) continue;
+      const int64_t chunk = two_way ? (a.micro >= shape.micro_batches / 2 ? 1 : 0)
+                                    : a.stage / shape.ranks;
+      turns.push_back({a.work, a.micro, static_cast<int32_t>(chunk), a.beside});
+    }
+  }
+  const int64_t blocks = num_blocks(model);
+  if (fields.has("layers")) {
+    spec.layers = fields.value().at("layers").get<std::vector<int64_t>>();
+    int64_t sum = 0;
+    for (const int64_t n : spec.layers) sum += n;
+    if (sum != blocks) {
+      throw user_error("grid.layout: it has {} decoder blocks, but the model has {}", sum, blocks);
+    }
+  } else if (blocks % shape.stages != 0) {
+    throw user_error(
+        "grid.pp: {} blocks cannot be spread evenly over {} stages of {} pipeline ranks; give a "
+        "layout, such as \"Et*{}|...|L\", or another pp",
+        blocks, shape.stages, shape.ranks, blocks / shape.stages + 1);
+  } else {
+    spec.layers.assign(static_cast<size_t>(shape.stages), blocks / shape.stages);
+  }
+  return spec;
+}
+
+}  // namespace
+
 PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
                       const std::optional<std::string_view>& program) {
   const nlohmann::json values = to_json(L, index, true);
   const Fields fields(values, "plan");
   PlanSpec spec;
   const ModelSpec model = model_of(fields.at("model"));
-  spec.num_ranks = fields.integer("ranks");
+  const int64_t pipeline_ranks =
+      fields.has("pipeline") ? fields.at("pipeline").integer("ranks") : 1;
+  spec.num_ranks = fields.integer("ranks") / pipeline_ranks;
   spec.cluster = cluster_of(fields.at("cluster"));
+  // The devices of one pipeline rank.
+  const Cluster own =
+      pipeline_ranks == 1 ? spec.cluster : part_of(spec.cluster, spec.num_ranks);
   spec.work.slot_occupancy = fields.number("fill", 1);
   spec.element_bytes = fields.integer("element_bytes", 0);
   spec.inference = fields.flag("inference", false);
@@ -431,6 +480,7 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
       program ? model_of_program(model, *program)
               : build_model(L, index, fields.at("model").value(), model, spec.gate, spec.num_ranks);
   spec.model = built;
+  if (pipeline_ranks > 1) spec.pipeline = pipeline_of(fields.at("pipeline"), *built);
   sample_gate(Host::of(L), fields, routing, spec, handle);
   if (!fields.at("model").has("rows_bound") && fields.at("cost").text("kind") == "roofline") {
     built->rows_bound = rows_bound_of(Host::of(L), fields, spec, handle);
@@ -465,9 +515,9 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
     }
     spec.cost = handle.profile;
   } else if (cost.text("kind") == "none") {
-    spec.cost = std::make_shared<NoTimes>(spec.cluster);
+    spec.cost = std::make_shared<NoTimes>(own);
   } else {
-    RooflineCost roofline(spec.cluster, spec.work, tables_of(fields.at("cluster")),
+    RooflineCost roofline(own, spec.work, tables_of(fields.at("cluster")),
                           offload_times_of(cost), fields.at("model").text("dtype", ""),
                           narrow_of(fields.at("model"), cost));
     spec.cost = under_stack(std::move(roofline), fields.at("cluster"));

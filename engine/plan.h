@@ -10,6 +10,7 @@
 #include "engine/cost/cost_model.h"
 #include "engine/model/model.h"
 #include "engine/passes/pass.h"
+#include "engine/pipeline/turn.h"
 #include "engine/routing/routing_model.h"
 #include "engine/schedule/legality.h"
 #include "engine/schedule/memory.h"
@@ -24,12 +25,21 @@ struct SystemSpec {
   GradientSync sync;
 };
 
+/// How the blocks of a model and the micro-batches of a step are spread over pipeline ranks. The
+/// ranks of pipeline rank p, from 0, are those from p * PlanSpec::num_ranks on.
+struct PipelineSpec {
+  pipeline::Shape shape;
+  std::vector<pipeline::Turns> turns;  // by pipeline rank
+  std::vector<int64_t> layers;         // number of blocks of each stage
+};
+
 struct PlanSpec {
   ModelPtr model;
   GateSpec gate;
   OptimizerSpec optimizer;
   Cluster cluster;  // the simulated cluster, or the link and node of a CPU target
-  int64_t num_ranks = 1;
+  int64_t num_ranks = 1;  // of each pipeline rank
+  PipelineSpec pipeline;  // without turns: one pipeline rank
   SystemSpec system;
   WorkContext work;
   std::shared_ptr<const CostModel> cost;
@@ -40,18 +50,39 @@ struct PlanSpec {
   /// Chooses the experts of tokens instead of the model's gate, or gives the gate its scores
   /// (RoutingModel::runs_gate); null means the gate.
   std::shared_ptr<const RoutingModel> routing;
+
+  int64_t pipeline_ranks() const { return std::ssize(pipeline.turns) > 1 ? pipeline.shape.ranks : 1; }
 };
 
 struct Plan {
   PlanSpec spec;
-  Graph graph;
+  Graph graph;  // of all pipeline ranks (schedule/join.h)
   Schedule schedule;
   LaneOrders orders;
-  std::vector<std::vector<OpId>> waits;  // from cross_lane_waits()
-  MemoryPlan memory;
+  std::vector<std::vector<OpId>> waits;  // from cross_lane_waits(); of several pipeline ranks empty
+  MemoryPlan memory;                     // of the pipeline rank with the highest peak
   std::vector<StageReport> stages;
   Nanoseconds plan_ns = 0;  // time that planning took
   std::string hash;         // of graph text, schedule, orders and buffers, as 16 hex digits
+
+  /// What each pipeline rank runs, as a plan of its own with the ops that it takes part in; empty if
+  /// there is one.
+  std::vector<std::shared_ptr<const Plan>> programs;
+  /// In a plan of `programs`: its pipeline rank, and the ops and lanes of the whole plan that its
+  /// own are; else empty.
+  int64_t pipeline_rank = 0;
+  std::vector<OpId> step_ops;
+  std::vector<LaneId> step_lanes;
+
+  int64_t num_ranks() const { return spec.num_ranks * spec.pipeline_ranks(); }
+  /// Returns what a rank of the whole plan, from 0, runs.
+  const Plan& program(int64_t rank) const {
+    return programs.empty() ? *this : *programs[static_cast<size_t>(rank / spec.num_ranks)];
+  }
+  OpId in_step(OpId op) const { return step_ops.empty() ? op : step_ops[op.index()]; }
+  LaneId in_step(LaneId lane) const { return step_lanes.empty() ? lane : step_lanes[lane.index()]; }
+  /// Returns the plan of the pipeline rank with the highest peak memory, and its number.
+  std::pair<const Plan*, int64_t> fullest() const;
 };
 
 /// Makes a plan: runs the stages in order, verifies the graph after each, and checks the legality

@@ -276,7 +276,10 @@ json assumed_routing_json(const AssumedRouting& routing) {
 json info_json(const Host&, const PlanHandle& handle) {
   constexpr size_t kHolders = 10;
   const Plan& plan = *handle.plan;
-  const Peak peak = peak_of(plan.graph, plan.schedule, plan.orders, plan.memory, kHolders);
+  const auto [full, rank] = plan.fullest();
+  const Peak peak = peak_of(full->graph, full->schedule, full->orders, full->memory, kHolders);
+  json by_rank = json::array();
+  for (const auto& program : plan.programs) by_rank.push_back(program->memory.peak_bytes());
   json parts = json::array();
   for (const PeakPart& part : peak.parts) {
     parts.push_back({{"what", part.what}, {"bytes", part.bytes}});
@@ -289,6 +292,8 @@ json info_json(const Host&, const PlanHandle& handle) {
           {"stages", stages_json(plan)},
           {"without_effect", without_effect_json(plan)},
           {"peak_bytes", plan.memory.peak_bytes()},
+          {"peak_bytes_by_rank", by_rank},
+          {"fullest_rank", rank + 1},
           {"liveness_bytes", plan.memory.liveness_bytes},
           {"arena_bytes", plan.memory.arena_bytes},
           {"persistent_bytes", plan.memory.persistent_bytes},

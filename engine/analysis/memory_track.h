@@ -10,7 +10,6 @@ namespace moe {
 
 class MemoryTrack {
  public:
-  /// Keeps references to the plan.
   MemoryTrack(const Plan& plan, const Timeline& timeline);
   /// Returns the bytes in use on `rank`: persistent storage, and each block of the arena from the
   /// begin of its first op until the end of its last. Without scratch, and without bytes of the
@@ -22,9 +21,11 @@ class MemoryTrack {
     return op.index() * num_ranks_ + static_cast<size_t>(rank);
   }
 
-  const Plan& plan_;
   const size_t num_ranks_;
-  const std::vector<StorageLife> lives_;
+  int32_t ranks_each_ = 1;  // of a pipeline rank
+  // By pipeline rank, with ops of the whole plan.
+  std::vector<std::vector<StorageLife>> lives_;
+  std::vector<Bytes> persistent_;
   std::vector<Nanoseconds> begins_, ends_;  // indexed by at(op, rank)
   std::vector<Nanoseconds> over_;           // per rank: when its last op ends
 };

@@ -1,5 +1,6 @@
 #include "engine/cluster/cluster.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/base/errors.h"
@@ -28,6 +29,26 @@ Cluster dilated(Cluster cluster, double by) {
   longer(cluster.a2a_base_ns);
   longer(cluster.a2a_per_peer_ns);
   longer(cluster.all_reduce_base_ns);
+  return cluster;
+}
+
+Cluster part_of(Cluster cluster, int64_t devices) {
+  const int64_t each = cluster.devices_per_node;
+  if (devices % each == 0) {
+    cluster.nodes = devices / each;
+  } else if (each % devices == 0) {
+    cluster.nodes = 1;
+    cluster.devices_per_node = devices;
+    cluster.nics_per_node = std::max<int64_t>(1, cluster.nics_per_node * devices / each);
+  } else {
+    throw user_error(
+        "grid.pp: a pipeline rank has {} devices, which are neither whole nodes of {} nor an equal "
+        "part of one; give another pp",
+        devices, each);
+  }
+  const bool by_nodes = cluster.all_reduce == AllReduceAlgorithm::kTree ||
+                        cluster.all_reduce == AllReduceAlgorithm::kTwoLevel;
+  if (by_nodes && cluster.nodes == 1) cluster.all_reduce = AllReduceAlgorithm::kQuickest;
   return cluster;
 }
 

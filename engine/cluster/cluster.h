@@ -193,6 +193,11 @@ constexpr auto fields_of(const Cluster*) {
 /// by > 0.
 Cluster dilated(Cluster cluster, double by);
 
+/// Returns the cluster that `devices` neighbouring devices are, such as those of a pipeline rank:
+/// whole nodes, or an equal part of a node with its share of the NICs. Throws UserError where they
+/// are neither.
+Cluster part_of(Cluster cluster, int64_t devices);
+
 /// Throws UserError naming "cluster.<field>", the value and what is allowed.
 void check(const Cluster& cluster);
 

@@ -32,6 +32,15 @@ struct CommTimes {
   Nanoseconds cpu = 0;
 };
 
+/// The members of a collective, numbered 0 to size - 1, and their ranks.
+struct Members {
+  int64_t size = 0;
+  int64_t first = 0;
+  int64_t stride = 1;
+  int64_t rank(int64_t number) const { return first + number * stride; }
+  bool operator==(const Members&) const = default;
+};
+
 /// What one member of an all-to-all sends and receives.
 struct Pieces {
   // The piece that is sent to peer p for group g (a local expert) is send_bytes[p * groups + g]
@@ -98,6 +107,14 @@ class Communicator {
   /// wait for other members. Requires: this is the communicator of all ranks.
   Communicator& group(const Group& group);
 
+  /// Returns the communicator of this rank and the one that is `distance` ranks behind it (before
+  /// it, if negative), the lower of which is member 0; else like group().
+  Communicator& pair(int64_t distance);
+
+  /// Returns the communicator of these members, one of which is this rank and which are not all; for
+  /// group() and pair().
+  virtual Communicator& among(const Members& members) = 0;
+
   /// Exchanges pieces with all members. `what` names the op in errors, here and below.
   CommTimes all_to_all(const std::string& what, const void* send, void* receive,
                        const Pieces& pieces);
@@ -140,8 +157,8 @@ class Communicator {
  private:
   /// Returns the post time of the current call, and resets posted_at().
   Nanoseconds take_post();
-  /// Returns the communicator of a group from resolve() (base/group.h) that is not all ranks.
-  virtual Communicator& subgroup(const Group& group) = 0;
+  /// Hands the post time of the next call over to `members`, and returns them.
+  Communicator& made(Communicator& members);
 
   Nanoseconds posted_at_ = 0;
 };

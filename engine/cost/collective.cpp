@@ -28,6 +28,8 @@ Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context) {
                           static_cast<double>(round.members(group)));
     case Collective::kAllReduce:
       return std::llround(2 * (ranks - 1) * std::floor(payload_bytes(graph, op, context) / ranks));
+    case Collective::kHandoff:
+      return std::llround(payload_bytes(graph, op, context));
     case Collective::kReduceScatter:
     case Collective::kAllGather:
       return std::llround((ranks - 1) * std::floor(payload_bytes(graph, op, context) / ranks));
@@ -90,14 +92,19 @@ NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
                         .rank = rank,
                         .part = part_of(collective)},
               group};
+    case Collective::kHandoff:
     case Collective::kNone:
       break;
   }
-  MOE_CHECK(false, "op '{}' ({}) must be a collective", graph.op(op).name, graph.def(op).name);
+  MOE_CHECK(false, "op '{}' ({}) must be a collective among the ranks of a pipeline rank", graph.op(op).name, graph.def(op).name);
 }
 
 Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
                           const RoutedWork& routed) {
+  if (graph.def(op).collective == Collective::kHandoff) {
+    return send_ns(cluster, payload_bytes(graph, op, routed.work),
+                   attr_int(graph.op(op), "far") != 0);
+  }
   const auto alone = [&](const NetworkOp& transfer) {
     try {
       return alone_ns(cluster, transfer);
@@ -126,7 +133,10 @@ Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
 
 std::optional<NetworkOp> transfer_on(const Cluster& cluster, const Graph& graph, OpId op,
                                      const RoutedWork& routed) {
-  if (graph.def(op).collective == Collective::kNone || is_view(graph, graph.op(op))) return {};
+  const Collective collective = graph.def(op).collective;
+  if (collective == Collective::kNone || is_view(graph, graph.op(op))) return {};
+  // It takes its closed form whatever else is on the links.
+  if (collective == Collective::kHandoff) return {};
   // Steps that move nothing take no time; other all-to-alls take their start-up in any case.
   if (routed.steps != nullptr &&
       std::all_of(routed.steps->begin(), routed.steps->end(), is_empty)) {

@@ -23,6 +23,8 @@ const char* collective_name(Collective collective) {
       return "all-gather";
     case Collective::kExperts:
       return "experts";
+    case Collective::kHandoff:
+      return "handoff";
   }
   return "";
 }
@@ -40,6 +42,7 @@ const char* measured_name(Collective collective) {
       return measured::kAllGather;
     case Collective::kNone:
     case Collective::kExperts:
+    case Collective::kHandoff:
       break;
   }
   return "";
@@ -172,7 +175,8 @@ std::optional<RooflineCost::Measured> RooflineCost::measured_collective(
     const bool half = table->first != collective;  // nothing is measured of a half itself
     return Measured{half ? std::ceil(ns / 2) : ns, half};
   }
-  if (collective_times_ == nullptr || cluster_.nodes > 1 || !whole || size < 2 || bytes <= 0) {
+  if (collective_times_ == nullptr || cluster_.nodes > 1 || !whole || size < 2 || bytes <= 0 ||
+      collective == Collective::kHandoff) {
     return std::nullopt;
   }
   const OpGrid* const grid = collective_times_->find(measured_name(collective), "bf16");

@@ -10,11 +10,11 @@ namespace moe {
 namespace {
 
 void check_processes(const Plan& plan, const RunOptions& options) {
-  if (options.processes->size() != plan.graph.num_ranks) {
+  if (options.processes->size() != plan.num_ranks()) {
     throw user_error(
         "ranks: the plan has {} ranks, but {} processes of one rank each were started; start one "
         "process per rank: mpirun -n {}",
-        plan.graph.num_ranks, options.processes->size(), plan.graph.num_ranks);
+        plan.num_ranks(), options.processes->size(), plan.num_ranks());
   }
   if (options.emulate_link) {
     throw user_error(
@@ -72,16 +72,16 @@ void check_options(const Plan& plan, const RunOptions& options, Bytes of_host) {
     ops::check_popularity(plan.graph, plan.spec.model->num_moe_layers(), *options.infer.popularity);
   }
   check_static_rows(plan.graph);
-  if (options.emulate_link && plan.spec.cluster.num_devices() != plan.graph.num_ranks) {
+  if (options.emulate_link && plan.spec.cluster.num_devices() != plan.num_ranks()) {
     throw user_error(
         "link: the cluster of the emulated link has {} devices, but the plan has {} ranks; the "
         "numbers must be equal",
-        plan.spec.cluster.num_devices(), plan.graph.num_ranks);
+        plan.spec.cluster.num_devices(), plan.num_ranks());
   }
   if (options.pace != 0) check_pace(options);
   if (options.processes != nullptr) check_processes(plan, options);
   const int64_t here =
-      options.processes != nullptr ? options.processes->size_here() : plan.graph.num_ranks;
+      options.processes != nullptr ? options.processes->size_here() : plan.num_ranks();
   const double needed = static_cast<double>(of_host) * static_cast<double>(here);
   const AvailableMemory available = available_memory();
   if (needed > static_cast<double>(available.bytes)) {

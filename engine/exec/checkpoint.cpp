@@ -66,6 +66,7 @@ std::vector<Stored> stored_of(const PersistentTensors& all, Bytes element_bytes)
     const int64_t codes = Placement::code_size(layer.bounds);
     const std::string name = fmt::format("placement.{}", layer.layer);
     stored.push_back({{name, layer.state, {codes}, 1, codes, codes}, "I32", sizeof(int32_t)});
+    stored.back().first_rank = layer.first_rank;
   }
   return stored;
 }
@@ -126,12 +127,21 @@ void check_placement(const Safetensors& file, const PlacedLayer& layer, const St
 void fill(const Safetensors& file, const PersistentTensors& all, const Stored& stored,
           const AllBuffers& ranks) {
   const auto bytes = [&](int64_t n) { return static_cast<size_t>(n * stored.each); };
-  for (size_t r = 0; r < ranks.size(); ++r) {
-    auto* const data = static_cast<std::byte*>(ranks[r]->at(stored.tensor));
+  for (int64_t r = 0; r < all.num_ranks; ++r) {
+    const RankBuffers& rank = *ranks[static_cast<size_t>(stored.first_rank + r)];
+    auto* const data = static_cast<std::byte*>(rank.at(stored.tensor));
     std::memset(data, 0, bytes(stored.local));
-    for (const TensorSlice& s : slices_on(all, stored, *ranks[r], static_cast<int64_t>(r))) {
+    for (const TensorSlice& s : slices_on(all, stored, rank, r)) {
       file.find(stored.name)->read(bytes(s.first), data + bytes(s.at), bytes(s.n));
     }
+  }
+}
+
+/// Fills what an earlier pipeline rank holds, too, and is in the file once.
+void fill_copies(const Safetensors& file, const PersistentTensors& all, const AllBuffers& ranks,
+                 Bytes element_bytes) {
+  for (const Persistent& copy : all.copies) {
+    if (file.find(copy.name) != nullptr) fill(file, all, {copy, "", element_bytes}, ranks);
   }
 }
 
@@ -157,7 +167,7 @@ void write_checkpoint(const std::string& path, const PersistentTensors& all,
   const std::string header = safetensors_header(metadata, tensors);
   put(header.data(), std::ssize(header));
   for (const Stored& s : stored) {
-    for (const TensorSlice& slice : slices(all, s, *ranks[0])) {
+    for (const TensorSlice& slice : slices(all, s, *ranks[static_cast<size_t>(s.first_rank)])) {
       const void* const data = ranks[static_cast<size_t>(slice.rank)]->at(s.tensor);
       put(static_cast<const std::byte*>(data) + slice.at * s.each, slice.n * s.each);
     }
@@ -178,6 +188,7 @@ int64_t read_checkpoint(const std::string& path, const PersistentTensors& all,
     check_placement(file, all.placed[all.placed.size() - 1 - i], stored[i]);
   }
   for (const Stored& s : stored) fill(file, all, s, ranks);
+  fill_copies(file, all, ranks, element_bytes);
   return step;
 }
 
@@ -185,9 +196,11 @@ void read_parameters(const std::string& path, const PersistentTensors& all, cons
                      Bytes element_bytes) {
   check_whole(path);
   const Safetensors file({path});
-  const std::vector<Stored> stored = stored_of({{}, all.parameters, {}}, element_bytes);
+  const std::vector<Stored> stored =
+      stored_of({all.num_ranks, {}, all.parameters, {}, {}}, element_bytes);
   check_same(file, {}, stored, false);
   for (const Stored& s : stored) fill(file, all, s, ranks);
+  fill_copies(file, all, ranks, element_bytes);
 }
 
 }  // namespace moe

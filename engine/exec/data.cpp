@@ -86,24 +86,27 @@ void fill_row(int32_t* ids, int32_t* targets, int64_t seq, const Token& token) {
 
 }  // namespace
 
-TokenInputs::TokenInputs(const Graph& graph) : ranks_(graph.num_ranks) {
+TokenInputs::TokenInputs(const Graph& graph, int64_t tokens)
+    : ranks_(graph.num_ranks), tokens_(tokens) {
   const int32_t micro_batches = num_micro_batches(graph);
   for (int32_t micro = 0; micro < micro_batches; ++micro) {
     for (const char* const first : {"ids", "targets"}) {
-      const std::string name = name_in(first, micro);
-      all_.push_back(graph.find_tensor(name));
-      if (all_.back().valid()) continue;
-      throw user_error("the graph must have the input tensor '{}', but it is missing", name);
+      all_.push_back(graph.find_tensor(name_in(first, micro)));
     }
   }
-  tokens_ = num_elements(graph.tensor(all_[0]).shape);
 }
 
 void TokenInputs::fill(const DataSource& data, int64_t step, int64_t rank,
                        const std::function<void*(TensorId)>& at) const {
+  std::vector<int32_t> unread;  // by this graph
+  const auto to = [&](TensorId t) {
+    if (t.valid()) return static_cast<int32_t*>(at(t));
+    unread.resize(static_cast<size_t>(tokens_));
+    return unread.data();
+  };
   for (size_t i = 0; i < all_.size(); i += 2) {
-    data(step, static_cast<int64_t>(i / 2) * ranks_ + rank, static_cast<int32_t*>(at(all_[i])),
-         static_cast<int32_t*>(at(all_[i + 1])));
+    if (!all_[i].valid() && !all_[i + 1].valid()) continue;
+    data(step, static_cast<int64_t>(i / 2) * ranks_ + rank, to(all_[i]), to(all_[i + 1]));
   }
 }
 

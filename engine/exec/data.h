@@ -14,8 +14,9 @@ namespace moe {
 /// has the sequences of the batch that DataSource gives as those of rank m * ranks + rank.
 class TokenInputs {
  public:
-  /// Throws UserError if the graph lacks "ids" or "targets".
-  explicit TokenInputs(const Graph& graph);
+  /// Of a stage of a pipeline, the graph has the inputs that it reads. tokens: of a rank in a
+  /// micro-batch.
+  TokenInputs(const Graph& graph, int64_t tokens);
   /// Writes the tokens of a rank; `at` returns where a tensor is.
   void fill(const DataSource& data, int64_t step, int64_t rank,
             const std::function<void*(TensorId)>& at) const;
@@ -24,13 +25,14 @@ class TokenInputs {
   int64_t first_token(const Op& op, int64_t rank) const {
     return (op.micro * ranks_ + rank) * tokens_;
   }
+  /// The ids and targets of each micro-batch in turn; an invalid id for what the graph lacks.
   const std::vector<TensorId>& all() const { return all_; }
   /// Returns the tokens of a rank in a micro-batch.
   int64_t tokens() const { return tokens_; }
 
  private:
-  int64_t ranks_, tokens_ = 0;
-  std::vector<TensorId> all_;  // ids and targets of each micro-batch in turn
+  int64_t ranks_, tokens_;
+  std::vector<TensorId> all_;
 };
 
 /// The bytes of a UTF-8 text, split into a training part and a held-out part (the last tenth).

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <set>
 
 #include "engine/base/errors.h"
 #include "engine/exec/safetensors.h"
@@ -70,10 +72,12 @@ std::vector<PlacedLayer> placed_layers(const Graph& graph) {
 /// Throws RunError unless all residents of an expert have the same bits as its owner.
 void check_residents(const PersistentTensors& all, const Persistent& p, const AllBuffers& ranks,
                      size_t element_bytes) {
-  const Placement placement = placement_of(all.placed[static_cast<size_t>(p.layer)], *ranks[0]);
+  const auto rank_of = [&](int64_t device) { return static_cast<size_t>(p.first_rank + device); };
+  const Placement placement =
+      placement_of(all.placed[static_cast<size_t>(p.layer)], *ranks[rank_of(0)]);
   const size_t bytes = static_cast<size_t>(p.size() / placement.bounds().experts) * element_bytes;
   const auto data = [&](int64_t device, int64_t expert) {
-    return static_cast<const std::byte*>(ranks[static_cast<size_t>(device)]->at(p.tensor)) +
+    return static_cast<const std::byte*>(ranks[rank_of(device)]->at(p.tensor)) +
            static_cast<size_t>(placement.slot_of(expert, device)) * bytes;
   };
   for (int64_t e = 0; e < placement.bounds().experts; ++e) {
@@ -83,31 +87,44 @@ void check_residents(const PersistentTensors& all, const Persistent& p, const Al
         continue;
       }
       throw run_error("parameter or state {}: ranks {} and {} hold different values of expert {}",
-                      p.name, owner, d, e);
+                      p.name, rank_of(owner), rank_of(d), e);
     }
   }
 }
 
+/// Throws RunError unless ranks a and b have the same bits of `p`, where rank b holds it as
+/// `other`.
+void check_equal(const Persistent& p, const Persistent& other, size_t a, size_t b,
+                 const AllBuffers& ranks, size_t bytes) {
+  if (std::memcmp(ranks[a]->at(p.tensor), ranks[b]->at(other.tensor), bytes) == 0) return;
+  throw run_error("parameter or state {}: ranks {} and {} hold different values", p.name, a, b);
+}
+
 /// Throws RunError unless ranks r and r - p.holders have the same bits of `p`, for every r >=
-/// p.holders.
-void check_copies(const Persistent& p, const AllBuffers& ranks, size_t bytes) {
-  const auto holders = static_cast<size_t>(p.holders * p.sliced.size);
-  for (size_t r = holders; r < ranks.size(); ++r) {
-    if (std::memcmp(ranks[r]->at(p.tensor), ranks[r - holders]->at(p.tensor), bytes) == 0) continue;
-    throw run_error("parameter or state {}: ranks {} and {} hold different values", p.name,
-                    r - holders, r);
+/// p.holders of the `num_ranks` ranks of its pipeline rank.
+void check_copies(const Persistent& p, const AllBuffers& ranks, int64_t num_ranks, size_t bytes) {
+  const int64_t holders = p.holders * p.sliced.size;
+  for (int64_t r = p.first_rank + holders; r < p.first_rank + num_ranks; ++r) {
+    check_equal(p, p, static_cast<size_t>(r - holders), static_cast<size_t>(r), ranks, bytes);
   }
 }
 
-}  // namespace
-
-PersistentTensors persistent_tensors(const Plan& plan) {
+/// Returns the persistent tensors of a program.
+PersistentTensors tensors_of(const Plan& plan) {
   const Graph& graph = plan.graph;
+  const bool whole = plan.step_ops.empty();
   PersistentTensors all;
+  all.num_ranks = graph.num_ranks;
   all.placed = placed_layers(graph);
   for (const ParamInfo& info : plan.spec.model->parameters) {
     const TensorId id = graph.find_tensor(info.name);
-    if (!id.valid()) throw user_error("the graph lacks the model's parameter {}", info.name);
+    if (!id.valid() && whole) {
+      throw user_error("the graph lacks the model's parameter {}", info.name);
+    }
+    if (!id.valid()) {
+      all.parameters.push_back({.name = info.name, .shape = info.shape});
+      continue;
+    }
     const int64_t holders =
         info.expert ? plan.spec.model->expert_group(graph.num_ranks).size : int64_t{1};
     all.parameters.push_back(place(graph, id, info.shape, holders, all.placed));
@@ -120,8 +137,9 @@ PersistentTensors persistent_tensors(const Plan& plan) {
   }
   for (const ParamInfo& info : plan.spec.model->states) {
     const TensorId id = graph.find_tensor(info.name);
-    if (!id.valid()) throw user_error("the graph lacks the model's state {}", info.name);
-    all.states.push_back(place(graph, id, info.shape, 1, all.placed));
+    if (!id.valid() && whole) throw user_error("the graph lacks the model's state {}", info.name);
+    all.states.push_back(id.valid() ? place(graph, id, info.shape, 1, all.placed)
+                                    : Persistent{.name = info.name, .shape = info.shape});
   }
   for (size_t t = 0; t < graph.tensors().size(); ++t) {
     const Tensor& tensor = graph.tensors()[t];
@@ -142,6 +160,61 @@ PersistentTensors persistent_tensors(const Plan& plan) {
   return all;
 }
 
+}  // namespace
+
+std::vector<PersistentTensors> persistents_by_program(const Plan& plan) {
+  if (plan.programs.empty()) return {tensors_of(plan)};
+  std::vector<PersistentTensors> programs;
+  std::set<std::string> held;
+  for (const auto& program : plan.programs) {
+    PersistentTensors& own = programs.emplace_back(tensors_of(*program));
+    for (std::vector<Persistent>* const list : {&own.parameters, &own.states}) {
+      for (Persistent& p : *list) p.copy = p.tensor.valid() && !held.insert(p.name).second;
+    }
+  }
+  return programs;
+}
+
+PersistentTensors persistent_tensors(const Plan& plan) {
+  std::vector<PersistentTensors> programs = persistents_by_program(plan);
+  if (programs.size() == 1) return std::move(programs[0]);
+  PersistentTensors all;
+  all.num_ranks = plan.spec.num_ranks;
+  std::map<std::string, Persistent> held;  // by name
+  for (size_t p = 0; p < programs.size(); ++p) {
+    const int64_t first = static_cast<int64_t>(p) * plan.spec.num_ranks;
+    const auto layers = static_cast<int32_t>(all.placed.size());
+    for (PlacedLayer layer : programs[p].placed) {
+      layer.first_rank = first;
+      all.placed.push_back(layer);
+    }
+    for (const std::vector<Persistent>* const list : {&programs[p].parameters, &programs[p].states}) {
+      for (Persistent one : *list) {
+        if (!one.tensor.valid()) continue;
+        one.first_rank = first;
+        if (one.layer >= 0) one.layer += layers;
+        if (one.copy) {
+          all.copies.push_back(std::move(one));
+        } else {
+          held.emplace(one.name, std::move(one));
+        }
+      }
+    }
+  }
+  const auto take = [&](const std::string& name, std::vector<Persistent>& to, bool must) {
+    const auto found = held.find(name);
+    MOE_CHECK(found != held.end() || !must, "no pipeline rank has {}", name);
+    if (found != held.end()) to.push_back(found->second);
+  };
+  const Model& model = *plan.spec.model;
+  for (const ParamInfo& info : model.parameters) {
+    take(info.name, all.parameters, true);
+    for (const char* suffix : kStateSuffixes) take(info.name + suffix, all.states, false);
+  }
+  for (const ParamInfo& info : model.states) take(info.name, all.states, true);
+  return all;
+}
+
 Placement placement_of(const PlacedLayer& layer, const RankBuffers& buffers) {
   return Placement::decode(layer.bounds, {static_cast<const int32_t*>(buffers.at(layer.state)),
                                           static_cast<size_t>(Placement::code_size(layer.bounds))});
@@ -154,7 +227,7 @@ std::vector<TensorSlice> slices(const PersistentTensors& all, const Persistent& 
     for (int64_t h = 0; h < p.holders; ++h) {
       for (int64_t place = 0; place < p.sliced.size; ++place) {
         const int64_t rank = p.sliced.member(h, place);
-        result.push_back({rank, 0, p.on(rank).first, p.on(rank).n});
+        result.push_back({p.first_rank + rank, 0, p.on(rank).first, p.on(rank).n});
       }
     }
     return result;
@@ -163,7 +236,8 @@ std::vector<TensorSlice> slices(const PersistentTensors& all, const Persistent& 
   const int64_t each = p.size() / placement.bounds().experts;
   for (int64_t e = 0; e < placement.bounds().experts; ++e) {
     const int64_t owner = placement.owner(e);
-    result.push_back({owner, placement.slot_of(e, owner) * each, e * each, each});
+    result.push_back(
+        {p.first_rank + owner, placement.slot_of(e, owner) * each, e * each, each});
   }
   return result;
 }
@@ -202,6 +276,7 @@ void initialise(const Plan& plan, const PersistentTensors& all, const RankBuffer
   const std::vector<ParamInfo>& infos = plan.spec.model->parameters;
   for (size_t t = 0; t < infos.size(); ++t) {
     const Persistent& p = all.parameters[t];
+    if (!p.tensor.valid()) continue;
     const T rest(infos[t].init == ParamInfo::Init::kOne ? 1 : 0);
     std::fill_n(static_cast<T*>(buffers.at(p.tensor)), p.local, all_given ? T(0) : rest);
     if (all_given) {
@@ -211,10 +286,11 @@ void initialise(const Plan& plan, const PersistentTensors& all, const RankBuffer
     }
   }
   for (const Persistent& s : all.states) {
-    std::fill_n(static_cast<T*>(buffers.at(s.tensor)), s.local, T(0));
+    if (s.tensor.valid()) std::fill_n(static_cast<T*>(buffers.at(s.tensor)), s.local, T(0));
   }
   const size_t own = plan.spec.model->states.size(), first = all.states.size() - own;
   for (size_t i = 0; all_given && i < own; ++i) {
+    if (!all.states[first + i].tensor.valid()) continue;
     fill(all.states[first + i], options.values, infos.size() + i);
   }
   Safetensors::forget_read();  // from which the values may come
@@ -229,7 +305,9 @@ ParamInit full_values(const Plan& plan, const PersistentTensors& all, const AllB
     tensors.push_back(&all.states[i]);
   }
   std::vector<std::vector<TensorSlice>> pieces;  // in the order of the full tensor
-  for (const Persistent* const p : tensors) pieces.push_back(slices(all, *p, *ranks[0]));
+  for (const Persistent* const p : tensors) {
+    pieces.push_back(slices(all, *p, *ranks[static_cast<size_t>(p->first_rank)]));
+  }
   return [tensors, pieces, &ranks](uint64_t element, uint64_t tensor) {
     const auto i = static_cast<int64_t>(element);
     const auto after =
@@ -288,12 +366,13 @@ void add_measure(const PersistentTensors& all, const Update& update, const RankB
 
 template <class T>
 void measure_parameters(const PersistentTensors& all, const AllBuffers& ranks, RunResult& result) {
+  const int64_t num_ranks = all.num_ranks;
   result.digest = kFnvStart;
   for (const Persistent& p : all.parameters) {
     Measure sum;
-    check_copies(p, ranks, static_cast<size_t>(p.local) * sizeof(T));
+    check_copies(p, ranks, num_ranks, static_cast<size_t>(p.local) * sizeof(T));
     if (p.layer >= 0) check_residents(all, p, ranks, sizeof(T));
-    for (const TensorSlice& s : slices(all, p, *ranks[0])) {
+    for (const TensorSlice& s : slices(all, p, *ranks[static_cast<size_t>(p.first_rank)])) {
       const T* x = static_cast<const T*>(ranks[static_cast<size_t>(s.rank)]->at(p.tensor)) + s.at;
       const Measure part = measure(x, s.n, s.first);
       sum.sum_of_squares += part.sum_of_squares;
@@ -304,7 +383,19 @@ void measure_parameters(const PersistentTensors& all, const AllBuffers& ranks, R
     result.param_projection[p.name] = sum.projection;
   }
   for (const Persistent& s : all.states) {
-    check_copies(s, ranks, static_cast<size_t>(s.local) * sizeof(T));
+    check_copies(s, ranks, num_ranks, static_cast<size_t>(s.local) * sizeof(T));
+  }
+  for (const Persistent& copy : all.copies) {
+    for (const std::vector<Persistent>* const list : {&all.parameters, &all.states}) {
+      for (const Persistent& p : *list) {
+        if (p.name != copy.name) continue;
+        for (int64_t r = 0; r < num_ranks; ++r) {
+          check_equal(p, copy, static_cast<size_t>(p.first_rank + r),
+                      static_cast<size_t>(copy.first_rank + r), ranks,
+                      static_cast<size_t>(p.local) * sizeof(T));
+        }
+      }
+    }
   }
 }
 

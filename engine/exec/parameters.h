@@ -21,7 +21,7 @@ namespace moe {
 /// A tensor that persists across steps.
 struct Persistent {
   std::string name;
-  TensorId tensor;
+  TensorId tensor;  // of the program of its pipeline rank; invalid: another has it
   Shape shape;  // of the full tensor; [E, ...] for a tensor of experts
   /// Number of consecutive ranks that together hold the tensor once; the next `holders` ranks hold
   /// it again.
@@ -34,6 +34,10 @@ struct Persistent {
   /// Index into PersistentTensors::placed when a placement sets which ranks hold which experts
   /// (`holders` is then all devices); -1 otherwise.
   int32_t layer = -1;
+  /// The first rank of its pipeline rank; other ranks are counted from there.
+  int64_t first_rank = 0;
+  /// Whether an earlier pipeline rank holds it, too.
+  bool copy = false;
   /// The elements of the full tensor that `rank` has. Requires: layer is -1.
   Slice on(int64_t rank) const {
     const Slice own = sliced.slice(part, sliced.place(rank));
@@ -47,18 +51,25 @@ struct PlacedLayer {
   int64_t layer = 0;  // block index
   TensorId state;     // holds the placement in force between steps
   PlacementBounds bounds;
+  int64_t first_rank = 0;  // as in Persistent
 };
 
 struct PersistentTensors {
+  int64_t num_ranks = 1;  // of a pipeline rank
   std::vector<PlacedLayer> placed;
   std::vector<Persistent> parameters;  // in the order of Model::parameters
   /// States of parameters in the order of the parameters, then states of the model itself
   /// (Model::states).
   std::vector<Persistent> states;
+  /// Those that an earlier pipeline rank holds, too.
+  std::vector<Persistent> copies;
 };
-/// Returns the plan's parameters and states. Throws UserError when the graph has other parameters
-/// or states than the plan's model, or other sizes.
+/// Returns the plan's parameters and states, of all pipeline ranks. Throws UserError when the graph
+/// has other parameters or states than the plan's model, or other sizes.
 PersistentTensors persistent_tensors(const Plan& plan);
+/// Returns those of each pipeline rank, with ranks counted from its first. Parameters and states of
+/// the model that it does not hold have no tensor; those that an earlier one holds are marked.
+std::vector<PersistentTensors> persistents_by_program(const Plan& plan);
 
 /// The placement in force, as the rank of `buffers` has it.
 Placement placement_of(const PlacedLayer& layer, const RankBuffers& buffers);
@@ -69,11 +80,11 @@ struct TensorSlice {
   int64_t rank = 0, at = 0, first = 0, n = 0;
 };
 /// Slices that together are the full tensor, in its order. Experts that a placement moves are taken
-/// from their owners.
+/// from their owners. buffers: of a rank of the tensor's pipeline rank.
 std::vector<TensorSlice> slices(const PersistentTensors& all, const Persistent& p,
                                 const RankBuffers& buffers);
 /// Slices of all elements of `p` that one rank holds; when a placement moves the experts, those of
-/// all experts that are resident on the rank.
+/// all experts that are resident on the rank. rank: of its pipeline rank.
 std::vector<TensorSlice> slices_on(const PersistentTensors& all, const Persistent& p,
                                    const RankBuffers& buffers, int64_t rank);
 

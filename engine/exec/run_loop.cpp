@@ -27,6 +27,7 @@ RunLoop<T>::RunLoop(const Plan& plan, const RunOptions& options)
     : plan_(plan),
       options_(options),
       persistents_(moe::persistent_tensors(plan)),
+      by_program_(persistents_by_program(plan)),
       first_step_(options.first_step) {
   result_.provenance = options.emulate_link ? Provenance::kEmulated : Provenance::kMeasured;
 }
@@ -46,7 +47,7 @@ void RunLoop<T>::meet(AllBuffers here, LocalRanks local_ranks) {
   local_ranks_ = std::move(local_ranks);
   buffers_ = std::move(here);
   if (options_.processes == nullptr) return;
-  peers_ = std::make_unique<Peers>(*options_.processes, plan_, persistents_, *buffers_[0],
+  peers_ = std::make_unique<Peers>(*options_.processes, plan_, by_program_, *buffers_[0],
                                    kElementBytes<T>);
   buffers_ = peers_->buffers();
 }
@@ -60,7 +61,10 @@ void RunLoop<T>::restore() {
         read_checkpoint(from, persistents_, buffers_, kElementBytes<T>, facts_of(plan_, options_));
   } else if (is_root()) {
     for (size_t r = 0; r < buffers_.size(); ++r) {
-      initialise<T>(plan_, persistents_, *buffers_[r], static_cast<int64_t>(r), {});
+      const auto rank = static_cast<int64_t>(r);
+      const Plan& program = plan_.program(rank);
+      initialise<T>(program, persistents(program.pipeline_rank), *buffers_[r],
+                    rank % plan_.spec.num_ranks, {});
     }
     read_parameters(options_.infer.parameters_from, persistents_, buffers_, kElementBytes<T>);
   }

@@ -40,6 +40,10 @@ class RunLoop {
   RunLoop(const Plan& plan, const RunOptions& options);
 
   const PersistentTensors& persistents() const { return persistents_; }
+  /// Returns those of a pipeline rank (persistents_by_program()).
+  const PersistentTensors& persistents(int64_t pipeline_rank) const {
+    return by_program_[static_cast<size_t>(pipeline_rank)];
+  }
   /// Whether the ranks must compute the initial parameters, because the run reads no checkpoint.
   bool starts_afresh() const;
 
@@ -79,6 +83,7 @@ class RunLoop {
   const Plan& plan_;
   const RunOptions& options_;
   const PersistentTensors persistents_;
+  const std::vector<PersistentTensors> by_program_;
   LocalRanks local_ranks_;
   std::unique_ptr<Peers> peers_;  // null when all ranks are in this process
   AllBuffers buffers_;            // indexed by rank, as Peers::buffers() is

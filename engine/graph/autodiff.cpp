@@ -14,7 +14,8 @@ bool passes_gradient(const Graph& graph, const Op& op) {
   return has_rule && (def.differentiable == nullptr || def.differentiable(op));
 }
 
-/// Returns, per tensor, whether it is a parameter or depends on one through ops with a gradient.
+/// Returns, per tensor, whether it is a parameter or depends on one through ops with a gradient. An
+/// op without inputs that has one receives an activation, which does.
 std::vector<bool> tensors_that_need_gradients(const Graph& graph) {
   std::vector<bool> needs(graph.tensors().size());
   for (size_t t = 0; t < needs.size(); ++t) {
@@ -22,7 +23,8 @@ std::vector<bool> tensors_that_need_gradients(const Graph& graph) {
   }
   for (const Op& op : graph.ops()) {
     if (!op.kind.valid() || !passes_gradient(graph, op)) continue;
-    const bool any = std::any_of(op.inputs.begin(), op.inputs.end(),
+    const bool any = op.inputs.empty() ||
+                     std::any_of(op.inputs.begin(), op.inputs.end(),
                                  [&needs](TensorId t) { return t.valid() && needs[t.index()]; });
     for (const TensorId t : op.outputs) {
       if (any && graph.tensor(t).dtype != DType::kI32) needs[t.index()] = true;
@@ -65,7 +67,7 @@ OpId GradContext::emit(std::string_view kind, std::string_view suffix, std::vect
   backward.layer = forward.layer;
   backward.part = forward.part;
   backward.is_dw = is_dw;
-  backward.of = forward.outputs.at(0);
+  backward.of = forward.outputs.empty() ? TensorId() : forward.outputs[0];
   return id;
 }
 
@@ -93,8 +95,8 @@ std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss)
   const size_t num_forward = graph.num_ops(), num_tensors = graph.tensors().size();
   const std::vector<OpId> producers = graph.producers();
   check_program_order(graph, producers);
-  const OpId loss_op = producers[loss.index()];
-  if (!loss_op.valid()) {
+  const OpId loss_op = loss.valid() ? producers[loss.index()] : OpId();
+  if (loss.valid() && !loss_op.valid()) {
     throw user_error("autodiff: no op produces the loss tensor '{}'", graph.tensor(loss).name);
   }
   std::vector<TensorId> grads(num_tensors);
@@ -102,8 +104,11 @@ std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss)
     const OpId id(static_cast<int64_t>(i));
     if (graph.removed(id) || !passes_gradient(graph, graph.op(id))) continue;
     const std::vector<TensorId>& outputs = graph.op(id).outputs;
-    const bool arrived = std::any_of(outputs.begin(), outputs.end(),
-                                     [&grads](TensorId t) { return grads[t.index()].valid(); });
+    // An op without outputs sends its input to where the gradient comes from.
+    const bool arrived =
+        outputs.empty() || std::any_of(outputs.begin(), outputs.end(), [&grads](TensorId t) {
+          return grads[t.index()].valid();
+        });
     if (!arrived && id != loss_op && graph.def(id).loss == Loss::kNone) continue;
     if (graph.op(id).rows.share) {
       throw user_error(

@@ -1,4 +1,4 @@
-// Graph: the program of one step, the same for every rank (SPMD). It is a value: nodes refer to
+// Graph: the program of one step, the same for every rank (SPMD) of a pipeline rank. It is a value: nodes refer to
 // each other by ids into vectors, not by pointers. It has two kinds of edges: data edges (an op
 // reads a tensor) and mutation edges (an op that overwrites a tensor runs after its other readers).
 // Invariants, checked by verify(): every tensor has at most one producer; ops are in a topological
@@ -57,10 +57,12 @@ enum class Segment : uint8_t {
   kCombine,
   kMlp,
   kHead,
-  kUpdate
+  kUpdate,
+  kHandoff
 };
-constexpr std::array<const char*, 9> names_of(Segment) {
-  return {"embed", "attn", "gate", "dispatch", "expert", "combine", "mlp", "head", "update"};
+constexpr std::array<const char*, 10> names_of(Segment) {
+  return {"embed",   "attn", "gate", "dispatch", "expert",
+          "combine", "mlp",  "head", "update",   "handoff"};
 }
 
 using Shape = std::vector<int64_t>;
@@ -103,6 +105,9 @@ struct Op {
   int32_t part = -1;   // which part of a cut, -1 when the op was not cut
   /// The micro-batch of the step, from 0 (schedule/unroll.h); 0 for an op that runs once per step.
   int32_t micro = 0;
+  /// The pipeline rank that runs the op; of a transfer between two in a step's graph
+  /// (schedule/join.h), the one that sends.
+  int32_t pipeline_rank = 0;
   /// True if the op computes the gradient of a parameter. Only all-reduces, updates and ops that
   /// add to this gradient read it.
   bool is_dw = false;
@@ -117,8 +122,8 @@ class Graph {
   explicit Graph(const OpTable& table) : table_(&table) {}
 
   std::string name;
-  /// Number of ranks that run this program: data parallel, with experts spread over groups of
-  /// ranks.
+  /// Number of ranks that run this program, of each pipeline rank: data parallel, with experts
+  /// spread over groups of ranks.
   int64_t num_ranks = 1;
 
   const std::vector<Op>& ops() const { return ops_; }

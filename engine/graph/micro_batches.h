@@ -20,6 +20,13 @@ inline int32_t num_micro_batches(const Graph& graph) {
   return last + 1;
 }
 
+/// Returns the number of pipeline ranks that run the graph, at least 1. Looks at all ops.
+inline int32_t num_pipeline_ranks(const Graph& graph) {
+  int32_t last = 0;
+  for (const Op& op : graph.ops()) last = std::max(last, op.pipeline_rank);
+  return last + 1;
+}
+
 /// Returns the name in micro-batch `micro`, from 0, of what has this name in the first.
 inline std::string name_in(const std::string& name, int64_t micro) {
   return micro == 0 ? name : fmt::format("{}@{}", name, micro);

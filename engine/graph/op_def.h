@@ -23,14 +23,16 @@ constexpr std::array<const char*, 3> names_of(LaneKind) {
 /// The communication of an op. kAllToAll exchanges rows of tokens or counts, kAllReduce sums
 /// gradients or the routers' counts over ranks, kReduceScatter and kAllGather are its two halves
 /// (each rank gets its slices of the sums; each rank's slices go to all), kExperts moves experts'
-/// parameters, gradients or state between devices as a placement states.
+/// parameters, gradients or state between devices as a placement states, kHandoff moves tensors
+/// between a rank and the rank at its place in another pipeline rank.
 enum class Collective : uint8_t {
   kNone,
   kAllToAll,
   kAllReduce,
   kReduceScatter,
   kAllGather,
-  kExperts
+  kExperts,
+  kHandoff
 };
 /// Whether it is one of the two halves of an all-reduce.
 constexpr bool is_half(Collective c) {
@@ -48,6 +50,7 @@ enum class Payload : uint8_t {
   kShadowGradients,    // gradients of the copies of kShadows, to the experts' owners
   kResidentGradients,  // gradients, summed over the devices where an expert is resident
   kResidents,          // experts that move to another device and stay there
+  kHandoff,            // activations and gradients, to another pipeline rank
 };
 /// Whether systems treat it as a transfer of gradients: all-reduces and their halves.
 constexpr bool is_sync(Payload p) {

@@ -254,12 +254,14 @@ class GraphParser {
   }
 
   void parse_op_flags(LineReader& in, Op& op) {
-    constexpr const char* kFlags = "'layer=N', 'part=N', 'micro=N', 'dw' or 'of=%N'";
+    constexpr const char* kFlags = "'layer=N', 'part=N', 'micro=N', 'pp=N', 'dw' or 'of=%N'";
     const auto phase = find_named<Phase>(in.word("a phase"));
     if (!phase) in.fail("a phase: forward, recompute, backward, update");
     op.phase = *phase;
     const auto segment = find_named<Segment>(in.word("a segment"));
-    if (!segment) in.fail("a segment: embed attn gate dispatch expert combine mlp head update");
+    if (!segment) {
+      in.fail("a segment: embed attn gate dispatch expert combine mlp head update handoff");
+    }
     op.segment = *segment;
     while (!in.at_end()) {
       const std::string flag = in.word(kFlags);
@@ -268,11 +270,12 @@ class GraphParser {
       } else if (flag == "of") {
         in.demand('=');
         op.of = parse_input(in);
-      } else if (flag == "layer" || flag == "part" || flag == "micro") {
+      } else if (flag == "layer" || flag == "part" || flag == "micro" || flag == "pp") {
         in.demand('=');
-        (flag == "layer"  ? op.layer
-         : flag == "part" ? op.part
-                          : op.micro) = static_cast<int32_t>(in.integer("a number"));
+        (flag == "layer"   ? op.layer
+         : flag == "part"  ? op.part
+         : flag == "micro" ? op.micro
+                           : op.pipeline_rank) = static_cast<int32_t>(in.integer("a number"));
       } else {
         in.fail(kFlags);
       }

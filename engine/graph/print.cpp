@@ -55,6 +55,7 @@ std::string op_text(const Graph& graph, const Op& op) {
   if (op.layer >= 0) text += fmt::format(" layer={}", op.layer);
   if (op.part >= 0) text += fmt::format(" part={}", op.part);
   if (op.micro > 0) text += fmt::format(" micro={}", op.micro);
+  if (op.pipeline_rank > 0) text += fmt::format(" pp={}", op.pipeline_rank);
   if (op.is_dw) text += " dw";
   if (op.of.valid()) text += fmt::format(" of={}", id_text(op.of));
   return text;

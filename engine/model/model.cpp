@@ -163,13 +163,25 @@ GateSpec gate_spec(const ModelSpec& model, const Gate& gate) {
   return spec;
 }
 
-TensorId loss_of(const Graph& graph) {
+namespace {
+
+/// Returns the op that computes the loss; an invalid id if there is none.
+OpId loss_op(const Graph& graph) {
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
-    if (!graph.removed(id) && graph.def(id).loss == Loss::kModel) {
-      return graph.out(id);
-    }
+    if (!graph.removed(id) && graph.def(id).loss == Loss::kModel) return id;
   }
+  return {};
+}
+
+}  // namespace
+
+bool has_loss(const Graph& graph) {
+  return loss_op(graph).valid();
+}
+
+TensorId loss_of(const Graph& graph) {
+  if (const OpId op = loss_op(graph); op.valid()) return graph.out(op);
   throw user_error("graph '{}' has no cross_entropy op, which computes the loss", graph.name);
 }
 

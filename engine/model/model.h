@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -228,6 +229,21 @@ constexpr auto fields_of(const ParamInfo*) {
   return carried_table(&ParamInfo::name, &ParamInfo::shape, &ParamInfo::expert, &ParamInfo::init);
 }
 
+/// A parameter that several stages of a pipeline hold, such as a head tied to the embedding, or all
+/// of a stage that two pipeline ranks hold: its gradients are summed before anything reads them.
+struct SharedParam {
+  std::string name;
+  /// kGives: another stage of the same pipeline rank adds this one's gradient to its own and updates
+  /// the parameter. kTakes: this stage does. kMeets: so does a stage of another pipeline rank, and
+  /// each updates its copy.
+  enum class Role : uint8_t { kGives, kTakes, kMeets } role = Role::kMeets;
+  int64_t other = 0;  // the other stage
+};
+
+constexpr std::array<const char*, 3> names_of(SharedParam::Role) {
+  return {"gives", "takes", "meets"};
+}
+
 /// A model that ModelBuilder has built for a gate and a number of ranks. It never changes, since
 /// its graph would not follow; another gate, size or type takes another model.
 struct Model : ModelSpec {
@@ -244,6 +260,9 @@ struct Model : ModelSpec {
   /// at first.
   std::vector<ParamInfo> states;
   std::vector<int64_t> moe_blocks;  // the block of each MoE layer, ascending
+  /// Of one stage of a pipeline (stages.h), else empty; in the order in which gradients are summed.
+  std::vector<SharedParam> shared;
+  int64_t stage = 0;
 
   int64_t num_moe_layers() const { return static_cast<int64_t>(moe_blocks.size()); }
   /// Number of an MoE block among the MoE layers, counted from 0.
@@ -343,8 +362,11 @@ Gate scored_gate(Gate gate, std::shared_ptr<const RoutingModel> routing, const M
 /// Returns the gate with the sizes that it has in a plan of the model, to run a sample.
 GateUse gate_use(Gate gate, const GateSpec& spec, const Model& model, int64_t num_ranks);
 
-/// Returns the tensor of the cross entropy in the graph of a model (also after passes).
+/// Returns the tensor of the cross entropy in the graph of a model (also after passes). Throws
+/// UserError unless the graph has_loss().
 TensorId loss_of(const Graph& graph);
+/// Whether the graph has the cross entropy; of the stages of a pipeline only the last has.
+bool has_loss(const Graph& graph);
 
 /// Where an all-reduce of gradients is in program order. kReady: directly after the op that
 /// completes its last gradient. kAfter: after the whole backward.
@@ -383,8 +405,11 @@ constexpr auto fields_of(const GradientSync*) {
 /// AdamW (states "<param>.m" and "<param>.v"), with "<param>.master" where ModelSpec::dtypes says
 /// so. The gradients of experts are summed over ModelSpec::resident_group(); where that is one
 /// rank, they have no all-reduce.
+/// shared: sums the gradients of these parameters over the stages that hold them first, in the
+/// order of the list.
 void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer, const GradientSync& sync,
-                             const ModelSpec& model = {});
+                             const ModelSpec& model = {},
+                             std::span<const SharedParam> shared = {}, int64_t stage = 0);
 
 /// Initial value of element i of parameter t: (random24(i, t) - 2^23) * 2^-28, in [-2^-5, 2^-5).
 double reference_init(uint64_t element, uint64_t parameter);

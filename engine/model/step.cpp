@@ -126,6 +126,38 @@ void add_updates(Graph& graph, const Gradients& gradients, const OptimizerSpec& 
   }
 }
 
+/// Adds the sums of gradients over the stages that hold a parameter. Gradients that another stage
+/// takes are removed from the list.
+void sum_over_stages(Graph& graph, Gradients& gradients, std::span<const SharedParam> shared,
+                     int64_t stage) {
+  for (const SharedParam& param : shared) {
+    const auto at = std::find_if(gradients.begin(), gradients.end(), [&](const auto& g) {
+      return graph.tensor(g.first).name == param.name;
+    });
+    if (at == gradients.end()) continue;
+    const bool first = stage <= param.other;
+    const OpId id = graph.add_op("sum_copies",
+                                 fmt::format("{}.sum_copies{}", param.name,
+                                             param.role == SharedParam::Role::kMeets ? "" : ".here"),
+                                 {at->second},
+                                 {{"what", param.name},
+                                  {"from_stage", first ? stage : param.other},
+                                  {"to_stage", first ? param.other : stage},
+                                  {"role", std::string(name_of(param.role))}},
+                                 Phase::kBackward);
+    graph.op(id).segment = Segment::kHandoff;
+    graph.tensor(graph.out(id)).expert = graph.tensor(at->second).expert;
+    if (param.role == SharedParam::Role::kGives) {
+      gradients.erase(at);
+    } else {
+      at->second = graph.out(id);
+    }
+  }
+  // By when they are complete.
+  std::stable_sort(gradients.begin(), gradients.end(),
+                   [](const auto& a, const auto& b) { return a.second < b.second; });
+}
+
 /// Returns the order of all ops with the sum of bucket i (op number first + i) directly after op
 /// ready[i].
 std::vector<OpId> order_when_ready(const Graph& graph, size_t first,
@@ -172,9 +204,11 @@ Graph with_biases_last(const Graph& graph) {
 }  // namespace
 
 void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer, const GradientSync& sync,
-                             const ModelSpec& model) {
-  Gradients gradients = autodiff(graph, loss_of(graph));
+                             const ModelSpec& model, std::span<const SharedParam> shared,
+                             int64_t stage) {
+  Gradients gradients = autodiff(graph, has_loss(graph) ? loss_of(graph) : TensorId());
   store_gradients(graph, model.dtypes.gradients);
+  sum_over_stages(graph, gradients, shared, stage);
   const Group residents = model.resident_group(graph.num_ranks);
   const size_t first = graph.num_ops();
   const std::vector<OpId> ready =

@@ -223,6 +223,16 @@ Nanoseconds all_reduce_ns(const Cluster& cluster, AllReduce op, Group group) {
   });
 }
 
+Nanoseconds send_ns(const Cluster& cluster, double bytes, bool far) {
+  check_bytes("bytes", bytes);
+  const NodePorts ports = node_ports(cluster);
+  const double of_nic = bytes * static_cast<double>(ports.devices_per_group);
+  const double ns = slowest_ns(cluster, ports, far ? 0 : bytes, far ? of_nic : 0);
+  return checked_ns(ns, [&] {
+    return with_links(fmt::format("a transfer of bytes = {:g}", bytes), cluster);
+  });
+}
+
 std::string with_links(const std::string& what, const Cluster& cluster) {
   const auto us = [](Nanoseconds ns) { return static_cast<double>(ns) / 1e3; };
   return fmt::format(

@@ -38,6 +38,10 @@ Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> byte
 /// its start-up and the sum over its steps of ReducePhase::wait_ns and the slowest link's time.
 Nanoseconds all_reduce_ns(const Cluster& cluster, AllReduce op, Group group = {});
 
+/// Time of a transfer of `bytes` from one device to another, in the same node or, if `far`, in
+/// another one, while the devices that share its NIC send as many.
+Nanoseconds send_ns(const Cluster& cluster, double bytes, bool far);
+
 /// Returns "<what> with cluster.intra.bytes_per_s = 1e-09, ...", with the rates and latencies of
 /// the links, the start-up times of all-to-alls and the sharing efficiency. For error messages.
 std::string with_links(const std::string& what, const Cluster& cluster);

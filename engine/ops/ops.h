@@ -156,6 +156,7 @@
 //                     shape; attr parts = k ends and k parts, all in one storage. In each block,
 //                     part p holds the rows from end p-1 to end p. Rows from the last end on become
 //                     0 (-1 in index tensors); with attr view=1 they stay, and nothing is done
+//   send              x ->; receive -> y, or x -> y; sum_copies g... -> sums...: handoff.cpp
 //   transpose_blocks  x -> y of the same shape; attrs rows=R, cols=C: block (i, j) of x [R,C,..] is
 //                     block (j, i) of y [C,R,..]; R*C must divide the first axis
 //
@@ -187,5 +188,7 @@ const OpTable& op_table();
 /// Returns attr store for an op whose inputs are f32 and that outputs an activation of this type;
 /// no attribute unless the type is bf16.
 Attrs store_attr(DType dtype);
+/// Returns the attributes by which `receive` knows the shape and the type of what it receives.
+Attrs like_attrs(const Tensor& tensor);
 
 }  // namespace moe

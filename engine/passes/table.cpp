@@ -249,7 +249,8 @@ const std::vector<PassDef>& other_passes() {
        .doc = "adds gradients, their all-reduces and the updates",
        .transform =
            [](Graph graph, const PassContext& with) {
-             add_backward_and_update(graph, with.step.optimizer, with.step.sync, with.model);
+             add_backward_and_update(graph, with.step.optimizer, with.step.sync, with.model,
+                                     with.model.shared, with.model.stage);
              return graph;
            },
        .runs = trains},

@@ -1,6 +1,7 @@
 #include "engine/replay/engine.h"
 
 #include <algorithm>
+#include <set>
 
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
@@ -33,21 +34,23 @@ std::vector<LaneId> lanes_of(const ReplayInput& input) {
 }
 
 /// Returns whether two transfers of different lanes may be in progress at once: at least two comm
-/// lanes have transfers, and no single arbiter takes the choices of all these lanes.
+/// lanes of a pipeline rank have transfers, and no single arbiter takes the choices of all of them.
 bool lanes_may_meet(const ReplayInput& input) {
   std::vector<size_t> owner(input.orders.lanes.size());
   for (size_t l = 0; l < owner.size(); ++l) owner[l] = l;
   for (const Arbiter& arbiter : arbiters(input.schedule)) {
     for (const LaneId lane : arbiter) owner[lane.index()] = arbiter[0].index();
   }
-  std::vector<size_t> used;
+  // By pipeline rank: the owners of lanes with transfers among its ranks.
+  std::vector<std::set<size_t>> used(static_cast<size_t>(input.pipeline_ranks));
   for (size_t l = 0; l < owner.size(); ++l) {
-    const bool carries =
-        std::any_of(input.orders.lanes[l].begin(), input.orders.lanes[l].end(),
-                    [&](OpId op) { return input.graph.def(op).collective != Collective::kNone; });
-    if (carries) used.push_back(owner[l]);
+    for (const OpId op : input.orders.lanes[l]) {
+      const Collective collective = input.graph.def(op).collective;
+      if (collective == Collective::kNone || collective == Collective::kHandoff) continue;
+      used[static_cast<size_t>(input.graph.op(op).pipeline_rank)].insert(owner[l]);
+    }
   }
-  return std::any_of(used.begin(), used.end(), [&](size_t o) { return o != used[0]; });
+  return std::any_of(used.begin(), used.end(), [](const auto& of) { return of.size() > 1; });
 }
 
 /// Returns the latest time that the clock may reach: kLongestNs, or less if the sum over `ranks`
@@ -82,11 +85,16 @@ Engine::Engine(const ReplayInput& input)
       announces_(input.graph.num_ops()),
       arbiter_of_(input.orders.lanes.size(), -1),
       may_meet_(lanes_may_meet(input)),
-      latest_(latest_for(input.num_ranks)),
+      latest_(latest_for(input.num_ranks * input.pipeline_ranks)),
       posts_(input.graph.num_ops() * ranks_) {
   // Throws RunError with the cycle, if there is one.
   std::vector<OpId> program = edges_.order(input.graph, input.schedule);
-  if (input.host_ns) host_order_ = std::move(program);
+  if (input.host_ns) {
+    host_order_.resize(static_cast<size_t>(input.pipeline_ranks));
+    for (const OpId op : program) {
+      host_order_[static_cast<size_t>(input.graph.op(op).pipeline_rank)].push_back(op);
+    }
+  }
   int32_t number = 0;
   for (const Arbiter& arbiter : arbiters(input.schedule)) {
     for (const LaneId lane : arbiter) arbiter_of_[lane.index()] = number;
@@ -105,7 +113,8 @@ Engine::Engine(const ReplayInput& input)
                     .num_groups = num_groups,
                     .num_chunks = num_chunks(input.graph, input.schedule, op)};
     num_meetings += num_groups;
-    may_meet_ = may_meet_ || num_groups > 1;
+    const bool handoff = input.graph.def(op).collective == Collective::kHandoff;
+    may_meet_ = may_meet_ || (num_groups > 1 && !handoff);
   }
   meetings_.resize(num_meetings);
 }
@@ -123,26 +132,30 @@ void Engine::reset() {
     const Post start = {.waits = edges_.deps.preds[i].size() + (host_order_.empty() ? 0 : 1)};
     std::fill_n(posts_.begin() + static_cast<std::ptrdiff_t>(i * ranks_), ranks_, start);
   }
-  hosts_.assign(host_order_.empty() ? 0 : ranks_, {});
-  sent_.clear();
-  wire_.reset();
+  const auto pipeline_ranks = static_cast<size_t>(input_.pipeline_ranks);
+  hosts_.assign(host_order_.empty() ? 0 : pipeline_ranks * ranks_, {});
+  sent_.assign(pipeline_ranks, {});
+  wires_.clear();
   if (input_.network != nullptr && (input_.keep_links || may_meet_)) {
     const NetworkOptions sharing{.share = input_.network->share,
                                  .efficiency = input_.network->sharing_efficiency,
                                  .keep_use = input_.keep_links};
-    wire_ = std::make_unique<Wire>(*input_.network, sharing, all_alike(input_), false);
+    const bool alike = all_alike(input_);
+    for (size_t p = 0; p < pipeline_ranks; ++p) {
+      wires_.push_back(std::make_unique<Wire>(*input_.network, sharing, alike, false));
+    }
   }
   now_ = 0;
   num_over_ = 0;
   timeline_ = {};
-  timeline_.num_ranks = input_.num_ranks;
-  if (!host_order_.empty()) timeline_.host_ns.assign(ranks_, 0);
+  timeline_.num_ranks = input_.num_ranks * input_.pipeline_ranks;
+  if (!host_order_.empty()) timeline_.host_ns.assign(hosts_.size(), 0);
   timeline_.spans.reserve(together_.size() * ranks_);
 }
 
 Timeline Engine::run() {
   reset();
-  for (size_t r = 0; r < hosts_.size(); ++r) launch_on(r);
+  for (size_t number = 0; number < hosts_.size(); ++number) launch_on(number);
   if (hosts_.empty()) {
     for (const OpId op : first_) {
       for (size_t r = 0; r < ranks_; ++r) ready(op, r);
@@ -151,12 +164,19 @@ Timeline Engine::run() {
   std::vector<Done> ended;
   for (uint32_t round = 0;; ++round) {
     if (round % kLookEvery == 0) check_stop();
-    const Nanoseconds wire = wire_ ? wire_->next_ns() : kNever;
+    Nanoseconds wire = kNever;
+    size_t of = 0;  // the pipeline rank whose links have the next event
+    for (size_t p = 0; p < wires_.size(); ++p) {
+      const Nanoseconds next = wires_[p]->next_ns();
+      if (next < wire) wire = next, of = p;
+    }
     if (events_.empty() && wire == kNever) break;
     if (events_.empty() || wire <= events_.top().at) {
       set_now(wire);
-      wire_->advance(wire, ended);
-      for (const Done& done : ended) end_transfer(sent_[done.op].first, sent_[done.op].second);
+      wires_[of]->advance(wire, ended);
+      for (const Done& done : ended) {
+        end_transfer(sent_[of][done.op].first, sent_[of][done.op].second);
+      }
       ended.clear();
       continue;
     }
@@ -166,7 +186,9 @@ Timeline Engine::run() {
     take(event);
   }
   if (num_over_ < posts_.size()) fail_stuck();
-  if (wire_ && input_.keep_links) timeline_.links = link_spans(*wire_, wire_->take_use());
+  if (!wires_.empty() && input_.keep_links) {
+    timeline_.links = link_spans(*wires_[0], wires_[0]->take_use());
+  }
   const auto key = [](const Span& s) { return std::tie(s.begin, s.rank, s.lane, s.op); };
   std::sort(timeline_.spans.begin(), timeline_.spans.end(),
             [&key](const Span& a, const Span& b) { return key(a) < key(b); });
@@ -211,16 +233,17 @@ void Engine::begun(OpId op) {
   for (ArbiterState& arbiter : arbiters_) arbiter.begun(op);
 }
 
-/// The host of the rank launches ops up to one whose end it waits for, or to the last.
-void Engine::launch_on(size_t rank) {
-  HostState& host = hosts_[rank];
-  while (host.next < host_order_.size()) {
-    const OpId op = host_order_[host.next++];
+/// The host of a rank launches ops up to one whose end it waits for, or to the last.
+void Engine::launch_on(size_t number) {
+  HostState& host = hosts_[number];
+  const std::vector<OpId>& order = host_order_[number / ranks_];
+  while (host.next < order.size()) {
+    const OpId op = order[host.next++];
     const Nanoseconds ns = input_.host_ns(op);
     host.free = checked_ns(host.free + ns, [&] {
       return fmt::format("the host's launches up to op '{}'", input_.graph.op(op).name);
     });
-    push(host.free, Kind::kLaunch, op.value, rank);
+    push(host.free, Kind::kLaunch, op.value, number % ranks_);
     if (input_.host_waits(op)) return;
   }
 }
@@ -239,7 +262,7 @@ void Engine::ready(OpId op, size_t rank) {
   mine.at = mine.lane_free;
   if (mine.others_over > mine.at) mine.at = mine.others_over + (chosen ? 0 : input_.handoff_ns);
   if (mine.launched > mine.at) {
-    if (!together(op)) timeline_.host_ns[rank] += mine.launched - mine.at;
+    if (!together(op)) timeline_.host_ns[static_cast<size_t>(global(op, rank))] += mine.launched - mine.at;
     mine.at = mine.launched;
   }
   if (!together(op)) return begin_compute(op, rank);
@@ -254,7 +277,7 @@ void Engine::begin_compute(OpId op, size_t rank) {
   const Nanoseconds at = post(op, rank).at;
   const Nanoseconds ns = duration_ns(op, rank);
   if (announces_[op.index()] && ns > 0) push(at, Kind::kBegin, op.value);
-  timeline_.spans.push_back({op, static_cast<int32_t>(rank), lanes_[op.index()], at, at, at + ns,
+  timeline_.spans.push_back({op, global(op, rank), lanes_[op.index()], at, at, at + ns,
                              input_.bytes ? input_.bytes(op, static_cast<int32_t>(rank)) : 0});
   push(at + ns, Kind::kEnd, op.value, rank);
 }
@@ -279,7 +302,7 @@ void Engine::choose(size_t number) {
 
 void Engine::begin_transfer(OpId op, size_t group, Nanoseconds at) {
   meeting(op, group).begin = at;
-  if (wire_) return push(at, Kind::kSend, op.value, group);
+  if (!wires_.empty()) return push(at, Kind::kSend, op.value, group);
   push(at + alone_ns(op, group), Kind::kEnd, op.value, group);
 }
 
@@ -291,9 +314,10 @@ void Engine::send(OpId op, size_t group) {
   std::optional<NetworkOp> transfer = input_.transfer(op, rank, t.num_chunks);
   const Nanoseconds closed = transfer && ns > 0 ? moe::alone_ns(*input_.network, *transfer) : 0;
   if (closed == 0) return push(now_ + ns, Kind::kEnd, op.value, group);
-  wire_->begin(std::move(*transfer), static_cast<double>(now_),
-               static_cast<double>(ns) / static_cast<double>(closed));
-  sent_.emplace_back(op, group);
+  const auto p = static_cast<size_t>(input_.graph.op(op).pipeline_rank);
+  wires_[p]->begin(std::move(*transfer), static_cast<double>(now_),
+                   static_cast<double>(ns) / static_cast<double>(closed));
+  sent_[p].emplace_back(op, group);
 }
 
 Nanoseconds Engine::duration_ns(OpId op, size_t rank) const {
@@ -323,8 +347,15 @@ void Engine::end_transfer(OpId op, size_t group) {
     const Bytes bytes = input_.bytes ? input_.bytes(op, static_cast<int32_t>(r)) : 0;
     const Bytes share = part_of(bytes, c + 1, n) - part_of(bytes, c, n);
     const Nanoseconds posted = c == 0 ? post(op, r).at : met.chunk_post;
-    timeline_.spans.push_back({op, static_cast<int32_t>(r), lanes_[op.index()], posted, met.begin,
-                               now_, share, static_cast<int32_t>(c)});
+    timeline_.spans.push_back({op, global(op, r), lanes_[op.index()], posted, met.begin, now_,
+                               share, static_cast<int32_t>(c)});
+    if (input_.graph.def(op).collective != Collective::kHandoff) return;
+    // The other end waits for what it has no part in until the transfer begins.
+    timeline_.spans.push_back(
+        {op,
+         static_cast<int32_t>(attr_int(input_.graph.op(op), "peer") * input_.num_ranks +
+                              static_cast<int64_t>(r)),
+         lanes_[op.index()], met.begin, met.begin, now_, 0, static_cast<int32_t>(c)});
   });
   met.chunk_post = now_;
   const int32_t arbiter = arbiter_of_[lanes_[op.index()].index()];
@@ -349,8 +380,9 @@ void Engine::over(OpId op, size_t rank) {
     arrive(next, rank);
   }
   if (!hosts_.empty() && input_.host_waits(op)) {
-    hosts_[rank].free = std::max(hosts_[rank].free, now_);
-    launch_on(rank);
+    HostState& mine = host(op, rank);
+    mine.free = std::max(mine.free, now_);
+    launch_on(static_cast<size_t>(global(op, rank)));
   }
 }
 

@@ -91,7 +91,7 @@ class Engine {
   void set_now(Nanoseconds at);
   void take(const Event& event);
   void begun(OpId op);
-  void launch_on(size_t rank);
+  void launch_on(size_t number);
   void arrive(OpId op, size_t rank);
   void ready(OpId op, size_t rank);
   void begin_compute(OpId op, size_t rank);
@@ -105,12 +105,19 @@ class Engine {
   void choose(size_t arbiter);
   void fail_stuck() const;
 
+  /// Returns the number in the timeline of a rank that runs the op.
+  int32_t global(OpId op, size_t rank) const {
+    return input_.graph.op(op).pipeline_rank * input_.num_ranks + static_cast<int32_t>(rank);
+  }
+  HostState& host(OpId op, size_t rank) { return hosts_[static_cast<size_t>(global(op, rank))]; }
+
   const ReplayInput& input_;
-  const size_t ranks_;
+  const size_t ranks_;  // of each pipeline rank
   const Precedence edges_;
   std::vector<OpId> first_;          // ops without predecessors
-  std::vector<OpId> host_order_;     // in which a host launches the ops; empty: no host
-  std::vector<HostState> hosts_;     // by rank
+  /// By pipeline rank: in which order a host launches the ops; empty: no host.
+  std::vector<std::vector<OpId>> host_order_;
+  std::vector<HostState> hosts_;     // by number in the timeline
   std::vector<LaneId> lanes_;        // indexed by op
   std::vector<Together> together_;   // indexed by op
   std::vector<char> announces_;      // indexed by op: whether its begin starts a hold
@@ -118,9 +125,10 @@ class Engine {
   bool may_meet_;                    // whether two transfers may be in progress at once
   const Nanoseconds latest_;         // the latest time that the clock may reach
   std::deque<ArbiterState> arbiters_;
-  std::unique_ptr<Wire> wire_;  // null where transfers do not share links
-  /// The op and its group, indexed by the number that Wire::begin() returned.
-  std::vector<std::pair<OpId, size_t>> sent_;
+  /// By pipeline rank: its links; empty where transfers do not share links.
+  std::vector<std::unique_ptr<Wire>> wires_;
+  /// By pipeline rank: the op and its group, indexed by the number that Wire::begin() returned.
+  std::vector<std::vector<std::pair<OpId, size_t>>> sent_;
   std::vector<Meeting> meetings_;
   std::vector<Post> posts_;  // indexed by op * ranks + rank
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;

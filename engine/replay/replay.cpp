@@ -6,6 +6,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
+#include "engine/graph/micro_batches.h"
 #include "engine/replay/engine.h"
 
 namespace moe {
@@ -103,6 +104,7 @@ class Costs {
 }  // namespace
 
 Group simulated_groups(const Graph& graph, OpId op, int64_t num_ranks) {
+  if (graph.def(op).collective == Collective::kHandoff) return {1, 1};
   return num_ranks == graph.num_ranks ? group_of(graph, graph.op(op)) : Group{num_ranks, 1};
 }
 
@@ -116,6 +118,7 @@ ReplayInput replay_input(const Graph& graph, const Schedule& schedule, const Lan
           .schedule = schedule,
           .orders = orders,
           .num_ranks = num_ranks,
+          .pipeline_ranks = num_pipeline_ranks(graph),
           .duration_ns = [costs](OpId op, int32_t rank) { return costs->op_ns(op, rank); },
           .handoff_ns = cost.handoff_ns(),
           .chunk_ns = [costs](OpId op, int32_t rank,

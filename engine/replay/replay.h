@@ -23,9 +23,11 @@ struct ReplayInput {
   const Graph& graph;
   const Schedule& schedule;
   const LaneOrders& orders;
-  /// Number of ranks to simulate: all ranks of the graph, or 1, which stands for all ranks and all
-  /// groups, where all ranks do the same.
+  /// Number of ranks to simulate of each pipeline rank: all ranks of the graph, or 1, which stands
+  /// for all ranks and all groups, where all ranks do the same.
   int32_t num_ranks = 1;
+  /// Number of pipeline ranks; rank r of pipeline rank p is number p * num_ranks + r in a timeline.
+  int32_t pipeline_ranks = 1;
   /// Duration of an op on a rank. A collective takes the largest duration over its group's ranks.
   std::function<Nanoseconds(OpId, int32_t rank)> duration_ns;
   /// For lower_bound(): the time for which an op keeps a rank's lane or the links behind it busy,
@@ -77,7 +79,8 @@ ReplayInput replay_input(const Graph& graph, const Schedule& schedule, const Lan
 LowerBound lower_bound(const ReplayInput& input);
 
 /// Returns the groups in which the collective `op` runs when `num_ranks` ranks are simulated: those
-/// of the op, or one group if the simulated ranks are not all ranks of the graph.
+/// of the op, or one group if the simulated ranks are not all ranks of the graph; for a transfer
+/// between pipeline ranks each rank alone.
 Group simulated_groups(const Graph& graph, OpId op, int64_t num_ranks);
 
 }  // namespace moe

@@ -130,6 +130,45 @@ SharedPlaces shared_places(const Lifetimes& lifetimes, const Blocks& blocks) {
   return places;
 }
 
+SharedPlaces places_in_turn(const Lifetimes& lifetimes, const Blocks& blocks) {
+  const size_t n = blocks.list.size();
+  std::vector<TensorId> first(n);  // of each block
+  for (size_t i = 0; i < blocks.of.size(); ++i) {
+    if (blocks.of[i] < 0 || !lifetimes.uses.producer[i].valid()) continue;
+    TensorId& t = first[static_cast<size_t>(blocks.of[i])];
+    if (!t.valid()) t = TensorId(static_cast<int64_t>(i));
+  }
+  const std::vector<size_t> serial = places_of(lifetimes.hb.serial());
+  SharedPlaces places{std::vector<uint32_t>(n), std::vector<uint32_t>(n), {}, 0};
+  std::iota(places.compared.begin(), places.compared.end(), 0);
+  std::vector<uint32_t> order = places.compared;
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+    return serial[blocks.list[a].start.index()] < serial[blocks.list[b].start.index()];
+  });
+  // By tensor and size: the last block of each place.
+  std::map<std::tuple<std::string_view, std::string_view, Bytes>, std::vector<uint32_t>> known;
+  for (const uint32_t b : order) {
+    const Block& block = blocks.list[b];
+    const auto [before, behind] = name_around(lifetimes.graph.tensor(first[b]).name);
+    std::vector<uint32_t>& lasts = known[{before, behind, block.bytes}];
+    const std::span<const int32_t> clock = lifetimes.hb.clock(block.start);
+    const auto free = std::find_if(lasts.begin(), lasts.end(), [&](uint32_t last) {
+      const std::vector<int32_t>& over = blocks.list[last].over;
+      for (size_t c = 0; c < over.size(); ++c) {
+        if (clock[c] < over[c]) return false;
+      }
+      return true;
+    });
+    places.of[b] = free != lasts.end() ? places.of[*free] : static_cast<uint32_t>(places.count++);
+    if (free != lasts.end()) {
+      *free = b;
+    } else {
+      lasts.push_back(b);
+    }
+  }
+  return places;
+}
+
 std::vector<Life> serial_lives(const Lifetimes& lifetimes, const std::vector<Block>& blocks) {
   const std::vector<OpId>& serial = lifetimes.hb.serial();
   const std::vector<size_t> place = places_of(serial);

@@ -44,8 +44,12 @@ struct SharedPlaces {
   std::vector<uint32_t> kept;
   size_t count = 0;
 };
-/// Returns a place of its own for each block where micro-batches differ in their blocks.
+/// Returns a place of its own for each block where micro-batches differ in their blocks. Requires:
+/// micro-batches run one after the other.
 SharedPlaces shared_places(const Lifetimes& lifetimes, const Blocks& blocks);
+/// Returns places for micro-batches in any order: a block gets that of one of the same tensor in
+/// another micro-batch which, in every timing, is free when the block is written.
+SharedPlaces places_in_turn(const Lifetimes& lifetimes, const Blocks& blocks);
 
 /// The first and the last op, as indices in the serial order, that need a block.
 struct Life {

@@ -2,6 +2,7 @@
 // pair of blocks. Offsets of blocks are computed in memory.cpp, not here.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -27,6 +28,15 @@ class Interference {
   /// Requires: blocks sorted by HappensBefore::chain, then HappensBefore::index of their `start`.
   Interference(const HappensBefore& hb, std::span<const Block> blocks);
   bool between(size_t a, size_t b) const { return (rows_[a * words_ + b / 64] >> (b % 64)) & 1; }
+  /// Calls f(b) for each block b that interferes with a.
+  template <class F>
+  void for_each(size_t a, F f) const {
+    for (size_t w = 0; w < words_; ++w) {
+      for (uint64_t bits = rows_[a * words_ + w]; bits != 0; bits &= bits - 1) {
+        f(w * 64 + static_cast<size_t>(std::countr_zero(bits)));
+      }
+    }
+  }
 
  private:
   void find_free_from(const HappensBefore& hb);

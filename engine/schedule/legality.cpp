@@ -355,31 +355,53 @@ void check_joint_order(const Graph& graph, const Schedule& schedule,
 
 }  // namespace
 
-void check_legal(const Graph& graph, const Schedule& schedule, std::span<const LaneOrders> ranks,
-                 const MemoryPlan& memory) {
-  MOE_CHECK(
-      !ranks.empty() && memory.buffers.size() == graph.tensors().size(),
-      "{} ranks, and a memory plan of {} buffers for {} tensors: must be at least 1 rank, and one "
-      "buffer per tensor",
-      ranks.size(), memory.buffers.size(), graph.tensors().size());
+namespace {
+
+/// Returns the orders that differ from each other.
+std::vector<LaneOrders> distinct(std::span<const LaneOrders> ranks) {
+  std::vector<LaneOrders> all;
+  for (const LaneOrders& rank : ranks) {
+    const auto same = [&](const LaneOrders& other) { return other.lanes == rank.lanes; };
+    if (std::none_of(all.begin(), all.end(), same)) all.push_back(rank);
+  }
+  return all;
+}
+
+}  // namespace
+
+void check_order(const Graph& graph, const Schedule& schedule, std::span<const LaneOrders> ranks) {
+  MOE_CHECK(!ranks.empty(), "there must be the lane orders of at least 1 rank");
   const LegalityChecker checker(graph, schedule);
   checker.check_lanes();
   checker.check_disciplines();
   checker.check_counts();
-  const JoinedTensors joined(graph);
-  check_places(graph, joined, memory);
-  std::vector<LaneOrders> distinct;
   for (size_t r = 0; r < ranks.size(); ++r) {
     const auto same = [&](const LaneOrders& other) { return other.lanes == ranks[r].lanes; };
-    if (std::any_of(distinct.begin(), distinct.end(), same)) continue;
+    if (std::any_of(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(r), same)) continue;
     checker.check_each_op_once(ranks[r], r);
     checker.check_edges_on_lanes(ranks[r], r);
     checker.check_holds(ranks[r]);
     checker.check_same_collectives(ranks, r);
-    check_reuse(graph, schedule, joined, HappensBefore(graph, schedule, ranks[r]), memory);
-    distinct.push_back(ranks[r]);
   }
-  if (distinct.size() > 1) check_joint_order(graph, schedule, distinct);
+  if (const auto all = distinct(ranks); all.size() > 1) check_joint_order(graph, schedule, all);
+}
+
+void check_storage(const Graph& graph, const Schedule& schedule, const HappensBefore& hb,
+                   const MemoryPlan& memory) {
+  MOE_CHECK(memory.buffers.size() == graph.tensors().size(),
+            "a memory plan of {} buffers for {} tensors: must be one per tensor",
+            memory.buffers.size(), graph.tensors().size());
+  const JoinedTensors joined(graph);
+  check_places(graph, joined, memory);
+  check_reuse(graph, schedule, joined, hb, memory);
+}
+
+void check_legal(const Graph& graph, const Schedule& schedule, std::span<const LaneOrders> ranks,
+                 const MemoryPlan& memory) {
+  check_order(graph, schedule, ranks);
+  for (const LaneOrders& rank : distinct(ranks)) {
+    check_storage(graph, schedule, HappensBefore(graph, schedule, rank), memory);
+  }
 }
 
 }  // namespace moe

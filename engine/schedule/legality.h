@@ -25,5 +25,9 @@ namespace moe {
 ///   storage may still be in use.
 void check_legal(const Graph& graph, const Schedule& schedule, std::span<const LaneOrders> ranks,
                  const MemoryPlan& memory);
+/// The part of it that is about orders and lanes, and that about storage, of one rank.
+void check_order(const Graph& graph, const Schedule& schedule, std::span<const LaneOrders> ranks);
+void check_storage(const Graph& graph, const Schedule& schedule, const HappensBefore& hb,
+                   const MemoryPlan& memory);
 
 }  // namespace moe

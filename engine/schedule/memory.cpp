@@ -108,15 +108,37 @@ void place_persistent(const Graph& graph, MemoryPlan& plan) {
   }
 }
 
+/// Returns a matrix of one bit per pair of places, in rows of whole words: whether blocks of both
+/// interfere. place: of each block.
+std::vector<uint64_t> places_that_meet(const Interference& interference,
+                                       const std::vector<uint32_t>& place, size_t count) {
+  const size_t words = (count + 63) / 64;
+  std::vector<uint64_t> meet(count * words);
+  for (size_t a = 0; a < place.size(); ++a) {
+    uint64_t* const row = &meet[place[a] * words];
+    interference.for_each(a, [&](size_t b) { row[place[b] / 64] |= uint64_t{1} << (place[b] % 64); });
+  }
+  for (size_t p = 0; p < count; ++p) {
+    for (size_t q = 0; q < p; ++q) {
+      const bool either = ((meet[p * words + q / 64] >> (q % 64)) & 1) != 0 ||
+                          ((meet[q * words + p / 64] >> (p % 64)) & 1) != 0;
+      if (!either) continue;
+      meet[p * words + q / 64] |= uint64_t{1} << (q % 64);
+      meet[q * words + p / 64] |= uint64_t{1} << (p % 64);
+    }
+  }
+  return meet;
+}
+
 /// Sets the offsets of all blocks, place by place from the largest to the smallest: each gets the
 /// lowest offset at which it overlaps no place that interferes with it. Returns the arena's size.
 Bytes place_blocks(const HappensBefore& hb, const SharedPlaces& places,
                    std::vector<Block>& blocks) {
   std::vector<Block> compared;
-  std::vector<std::vector<size_t>> members(places.count);  // of each place, in `compared`
+  std::vector<uint32_t> place;  // of each in `compared`
   std::vector<Bytes> bytes(places.count), offset(places.count);
   const auto compare = [&](uint32_t b) {
-    members[places.of[b]].push_back(compared.size());
+    place.push_back(places.of[b]);
     bytes[places.of[b]] = blocks[b].bytes;
     compared.push_back(blocks[b]);
   };
@@ -125,14 +147,11 @@ Bytes place_blocks(const HappensBefore& hb, const SharedPlaces& places,
     compared.back().start = hb.chains().lanes[0][0];
   }
   for (const uint32_t b : places.compared) compare(b);
-  const Interference interference(hb, compared);
+  const std::vector<uint64_t> meet = places_that_meet(Interference(hb, compared), place,
+                                                      places.count);
+  const size_t words = (places.count + 63) / 64;
   const auto between = [&](uint32_t a, uint32_t b) {
-    for (const size_t x : members[a]) {
-      for (const size_t y : members[b]) {
-        if (interference.between(x, y)) return true;
-      }
-    }
-    return false;
+    return ((meet[a * words + b / 64] >> (b % 64)) & 1) != 0;
   };
   std::vector<uint32_t> by_size(places.count);
   std::iota(by_size.begin(), by_size.end(), 0);
@@ -200,11 +219,9 @@ Bytes scratch(const Graph& graph, const LaneOrders& orders, Bytes element_bytes)
   return total;
 }
 
-}  // namespace
-
-MemoryPlan plan_memory(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
-                       Bytes element_bytes) {
-  const HappensBefore hb(graph, schedule, orders);
+MemoryPlan plan_memory(const Graph& graph, const HappensBefore& hb, const LaneOrders& orders,
+                       Bytes element_bytes,
+                       SharedPlaces (*shared)(const Lifetimes&, const Blocks&)) {
   const TensorUses uses(graph);
   const Lifetimes lifetimes{graph, hb, uses};
   MemoryPlan plan;
@@ -218,13 +235,26 @@ MemoryPlan plan_memory(const Graph& graph, const Schedule& schedule, const LaneO
   place_persistent(graph, plan);
   choose_aliases(lifetimes, plan.buffers);
   Blocks blocks = make_blocks(lifetimes, plan);
-  plan.arena_bytes = place_blocks(hb, shared_places(lifetimes, blocks), blocks.list);
+  plan.arena_bytes = place_blocks(hb, shared(lifetimes, blocks), blocks.list);
   set_offsets(blocks, plan);
   const std::vector<Bytes> alive =
       alive_bytes(blocks.list, serial_lives(lifetimes, blocks.list), graph.num_ops());
   plan.liveness_bytes = *std::max_element(alive.begin(), alive.end());
   plan.scratch_bytes = scratch(graph, orders, element_bytes);
   return plan;
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
+                       Bytes element_bytes) {
+  return plan_memory(graph, HappensBefore(graph, schedule, orders), orders, element_bytes,
+                     shared_places);
+}
+
+MemoryPlan plan_memory(const Graph& graph, const HappensBefore& hb, const LaneOrders& orders,
+                       Bytes element_bytes) {
+  return plan_memory(graph, hb, orders, element_bytes, places_in_turn);
 }
 
 }  // namespace moe

@@ -54,6 +54,9 @@ struct MemoryPlan {
 /// comes before, all ops that write them.
 MemoryPlan plan_memory(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
                        Bytes element_bytes = 0);
+/// The same, where the order of the ops follows from more than the graph and its schedule.
+MemoryPlan plan_memory(const Graph& graph, const HappensBefore& hb, const LaneOrders& orders,
+                       Bytes element_bytes);
 
 /// Bytes of the arena that are in use from the begin of `first` until all ops of `last` are over;
 /// if `last` is empty, until the step ends.

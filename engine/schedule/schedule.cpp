@@ -252,6 +252,45 @@ HappensBefore::HappensBefore(const Graph& graph, const Schedule& schedule, const
   }
 }
 
+HappensBefore HappensBefore::among(std::span<const OpId> ops) const {
+  std::vector<OpId> here(chain_.size());
+  for (size_t i = 0; i < ops.size(); ++i) {
+    here[ops[i].index()] = OpId(static_cast<int64_t>(i));
+  }
+  HappensBefore some;
+  some.chain_.resize(ops.size());
+  some.index_.resize(ops.size());
+  std::vector<std::vector<int32_t>> kept;  // by chain of `some`: how many of the first ops it keeps
+  std::vector<size_t> from;                // by chain of `some`: which chain it is
+  for (size_t c = 0; c < num_chains(); ++c) {
+    std::vector<OpId> chain;
+    std::vector<int32_t> counts{0};
+    for (const OpId op : chains_.lanes[c]) {
+      if (const OpId mine = here[op.index()]; mine.valid()) {
+        some.chain_[mine.index()] = static_cast<int32_t>(from.size());
+        some.index_[mine.index()] = static_cast<int32_t>(chain.size());
+        chain.push_back(mine);
+      }
+      counts.push_back(static_cast<int32_t>(chain.size()));
+    }
+    if (chain.empty()) continue;
+    some.chains_.lanes.push_back(std::move(chain));
+    kept.push_back(std::move(counts));
+    from.push_back(c);
+  }
+  some.clock_.resize(ops.size() * from.size());
+  for (size_t i = 0; i < ops.size(); ++i) {
+    const std::span<const int32_t> all = clock(ops[i]);
+    for (size_t c = 0; c < from.size(); ++c) {
+      some.clock_[i * from.size() + c] = kept[c][static_cast<size_t>(all[from[c]])];
+    }
+  }
+  for (const OpId op : serial_) {
+    if (here[op.index()].valid()) some.serial_.push_back(here[op.index()]);
+  }
+  return some;
+}
+
 std::vector<std::vector<OpId>> cross_lane_waits(const Graph& graph, const Schedule& schedule,
                                                 const LaneOrders& orders) {
   const HappensBefore hb(graph, schedule, orders);

@@ -176,6 +176,8 @@ class HappensBefore {
  public:
   /// Requires: `orders` holds each op once. Throws RunError naming the cycle if there is one.
   HappensBefore(const Graph& graph, const Schedule& schedule, const LaneOrders& orders);
+  /// Returns the relation among some of the ops, numbered by their places in `ops`.
+  HappensBefore among(std::span<const OpId> ops) const;
   /// Whether op `a` is over when op `b` begins, whatever the timing; false for a == b.
   bool before(OpId a, OpId b) const { return index(a) < clock(b)[chain(a)]; }
 
@@ -193,6 +195,8 @@ class HappensBefore {
   const std::vector<OpId>& serial() const { return serial_; }
 
  private:
+  HappensBefore() = default;
+
   LaneOrders chains_;
   std::vector<int32_t> chain_, index_;  // indexed by op
   std::vector<int32_t> clock_;          // indexed by op * num_chains() + chain

@@ -268,9 +268,9 @@ Timeline StepReplay::run(bool keep_links) {
 /// other because they overlap on a rank; empty if no collective slows compute down. A collective
 /// takes its share of the compute units (CoreSharing::taken) evenly over its duration.
 std::vector<Nanoseconds> StepReplay::added_beside(const Timeline& timeline) const {
-  const auto ranks = static_cast<size_t>(timeline.num_ranks);
+  const auto ranks = static_cast<size_t>(input_->num_ranks);
   const CostModel& cost = *plan_.spec.cost;
-  std::vector<std::vector<const Span*>> compute(ranks);
+  std::vector<std::vector<const Span*>> compute(static_cast<size_t>(timeline.num_ranks));
   std::vector<Nanoseconds> added;
   for (const Span& t : timeline.spans) {
     if (plan_.graph.def(t.op).lane == LaneKind::kCompute) {
@@ -284,8 +284,8 @@ std::vector<Nanoseconds> StepReplay::added_beside(const Timeline& timeline) cons
     added.resize(plan_.graph.num_ops() * ranks);
     const double length = static_cast<double>(t.end - t.begin);
     const double share = std::min(1.0, static_cast<double>(sharing.taken) / length);
-    const auto r = static_cast<size_t>(t.rank);
-    for (const Span* const span : compute[r]) {
+    const auto r = static_cast<size_t>(t.rank) % ranks;  // of its pipeline rank
+    for (const Span* const span : compute[static_cast<size_t>(t.rank)]) {
       const Nanoseconds both = std::min(span->end, t.end) - std::max(span->begin, t.begin);
       if (both <= 0) continue;
       const OverlapSlowdown& slowdown = sharing.slowdown;

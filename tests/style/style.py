@@ -30,7 +30,7 @@ MAY_INCLUDE = {
     "model": {"graph", "ops", "routing"},
     "network": {"cluster"},
     "cost": {"graph", "cluster", "network"},
-    "schedule": {"graph", "cluster", "cost"},
+    "schedule": {"graph", "cluster", "cost", "pipeline"},
     "timeline": {"graph"},
     "replay": {"schedule", "graph", "cost", "network", "routing", "placement", "timeline"},
     "passes": BELOW_PASSES,

@@ -15,16 +15,16 @@ namespace {
 
 class EmulatedLink final : public Communicator {
  public:
-  /// `inner` is the communicator of a resolved group of the link's devices; `rank` is this rank's
+  /// `inner` is the communicator of these members among the link's devices; `rank` is this rank's
   /// number among all ranks.
   EmulatedLink(Communicator& inner, EmulatedWire& wire, int64_t lane, int64_t rank,
-               const Group& group)
+               const Members& members)
       : inner_(inner),
         wire_(wire),
         lane_(lane),
         rank_(rank),
-        group_(group),
-        channel_(wire.channel(lane, group, group.member(rank, 0))) {
+        members_(members),
+        channel_(wire.channel(lane, members)) {
     const size_t n = static_cast<size_t>(inner.size());
     row_.resize(n);
     matrix_.resize(n * n);
@@ -45,11 +45,7 @@ class EmulatedLink final : public Communicator {
     switch (request.kind) {
       case CallKind::kAllToAll:
         exchange_sizes(request.what, *request.pieces);
-        return hold(request, moved,
-                    NetworkOp{AllToAll{.bytes = {matrix_.begin(), matrix_.end()},
-                                       .round = request.pieces->round,
-                                       .rank = rank_},
-                              group_});
+        return hold(request, moved, exchange_of(*request.pieces));
       case CallKind::kAllReduceF32:
       case CallKind::kAllReduceF64:
         return hold(request, moved, sum_of(request, 1, ReducePart::kWhole));
@@ -63,24 +59,59 @@ class EmulatedLink final : public Communicator {
     }
   }
 
+  Communicator& among(const Members& members) override {
+    for (const auto& made : subgroups_) {
+      if (made->members_ == members) return *made;
+    }
+    subgroups_.push_back(
+        std::make_unique<EmulatedLink>(inner_.among(members), wire_, lane_, rank_, members));
+    return *subgroups_.back();
+  }
+
  private:
+  Group group() const { return {members_.size, members_.stride}; }
+  /// Whether the members are a group (base/group.h), and no pair across groups.
+  bool is_group() const {
+    return wire_.link().num_devices() % (members_.size * members_.stride) == 0 &&
+           group().place(members_.first) == 0;
+  }
+
+  /// Returns the exchange of which matrix_ has the bytes.
+  NetworkOp exchange_of(const Pieces& pieces) const {
+    if (is_group()) {
+      return {AllToAll{.bytes = {matrix_.begin(), matrix_.end()},
+                       .round = pieces.round,
+                       .rank = rank_},
+              group()};
+    }
+    const auto all = static_cast<size_t>(wire_.link().num_devices());
+    std::vector<double> bytes(all * all);
+    const auto n = static_cast<size_t>(members_.size);
+    for (size_t i = 0; i < n * n; ++i) {
+      const auto rank = [&](size_t number) {
+        return static_cast<size_t>(members_.rank(static_cast<int64_t>(number)));
+      };
+      bytes[rank(i / n) * all + rank(i % n)] = static_cast<double>(matrix_[i]);
+    }
+    return {AllToAll{.bytes = std::move(bytes)}, Group{wire_.link().num_devices()}};
+  }
+
   NetworkOp sum_of(const Request& request, int64_t shares, ReducePart part) const {
     const bool all = size() == wire_.link().num_devices();
     const Bytes bytes = request.size * shares * element_bytes(request.kind);
+    if (!is_group()) {  // a pair: each sends the other its half
+      NetworkOp both = exchange_of({});
+      std::vector<double>& matrix = std::get<AllToAll>(both.what).bytes;
+      const auto n = static_cast<size_t>(wire_.link().num_devices());
+      const auto a = static_cast<size_t>(members_.rank(0)), b = static_cast<size_t>(members_.rank(1));
+      matrix[a * n + b] = matrix[b * n + a] = static_cast<double>(bytes);
+      return both;
+    }
     return {AllReduce{.bytes = static_cast<double>(bytes),
                       .algorithm = wire_.link().all_reduce,
                       .rank = all ? -1 : rank_,
                       .part = part},
-            group_};
-  }
-
-  Communicator& subgroup(const Group& group) override {
-    for (const auto& made : subgroups_) {
-      if (made->group_ == group) return *made;
-    }
-    subgroups_.push_back(
-        std::make_unique<EmulatedLink>(inner_.group(group), wire_, lane_, rank_, group));
-    return *subgroups_.back();
+            group()};
   }
 
   /// Fills matrix_ with the bytes that every member sends to every other.
@@ -107,7 +138,7 @@ class EmulatedLink final : public Communicator {
   Communicator& inner_;
   EmulatedWire& wire_;
   const int64_t lane_, rank_;
-  const Group group_;
+  const Members members_;
   EmulatedWire::Channel& channel_;
   uint64_t turn_ = 0;          // number of transfers so far
   Pieces exchange_;            // the exchange in which every member sends its row_ to all
@@ -124,9 +155,9 @@ void sleep_precisely() {
 
 }  // namespace
 
-EmulatedWire::Channel& EmulatedWire::channel(int64_t lane, const Group& group, int64_t first) {
+EmulatedWire::Channel& EmulatedWire::channel(int64_t lane, const Members& members) {
   const Lock lock(mutex_);
-  return channels_[{lane, group.size, group.stride, first}];
+  return channels_[{lane, members.size, members.stride, members.first}];
 }
 
 void EmulatedWire::abort(const std::string& reason) {
@@ -174,7 +205,7 @@ std::unique_ptr<Communicator> emulate_link(Communicator& inner, EmulatedWire& wi
   MOE_CHECK(wire.link().num_devices() == inner.size(),
             "the emulated link has {} devices, but there are {} ranks; the numbers must be equal",
             wire.link().num_devices(), inner.size());
-  return std::make_unique<EmulatedLink>(inner, wire, lane, inner.rank(), Group{inner.size()});
+  return std::make_unique<EmulatedLink>(inner, wire, lane, inner.rank(), Members{inner.size()});
 }
 
 void sleep_until_ns(Nanoseconds until) {

@@ -31,9 +31,8 @@ class EmulatedWire {
   explicit EmulatedWire(const Cluster& link, bool keep_use = false, bool spins = true)
       : transfers_(link, keep_use), spins_(spins) {}
 
-  /// Returns the channel of a lane within a group, which is identified by its first rank. The
-  /// channel lives as long as the wire.
-  Channel& channel(int64_t lane, const Group& group, int64_t first);
+  /// Returns the channel of these members of a lane, which lives as long as the wire.
+  Channel& channel(int64_t lane, const Members& members);
   /// carry() waits until transfer `turn` (counted from 1) of the channel is over, and returns when
   /// it began and ended. Each member of the transfer calls it with the same op; `post` is when the
   /// last member posted. The first member's call puts the transfer on the wire. Throws Stopped
@@ -68,7 +67,7 @@ class EmulatedWire {
   const bool spins_;
   bool stopped_ = false;
   std::string reason_;
-  /// Key: lane, size and stride of the group, and its first rank.
+  /// Key: lane, and size, stride and first rank of the members.
   std::map<std::array<int64_t, 4>, Channel> channels_;
 };
 

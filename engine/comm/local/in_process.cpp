@@ -48,7 +48,18 @@ CommTimes Communicator::all_to_all(const std::string& what, const void* send, vo
 Communicator& Communicator::group(const Group& group) {
   const Group resolved = resolve(group, size(), "communicator");
   if (resolved.size == size()) return *this;
-  Communicator& members = subgroup(resolved);
+  return made(among({resolved.size, resolved.member(rank(), 0), resolved.stride}));
+}
+
+Communicator& Communicator::pair(int64_t distance) {
+  const int64_t other = rank() + distance;
+  MOE_CHECK(distance != 0 && other >= 0 && other < size(),
+            "Communicator::pair(): rank {} + {} must be another of {} ranks", rank(), distance,
+            size());
+  return made(among({2, std::min(rank(), other), std::abs(distance)}));
+}
+
+Communicator& Communicator::made(Communicator& members) {
   members.posted_at_ = std::exchange(posted_at_, 0);
   return members;
 }
@@ -108,21 +119,20 @@ class InProcessWorld::Impl::Member final : public Communicator {
     return world_.call(group_lane_, number_, request);
   }
 
- private:
-  Communicator& subgroup(const Group& group) override {
+  Communicator& among(const Members& who) override {
     MOE_CHECK(size() == world_.num_ranks,
               "Communicator::group() must be called on the communicator of all {} ranks, but was "
               "called on that of a group of {}",
               world_.num_ranks, size());
-    const Members who = {group.size, group.member(number_, 0), group.stride};
     for (const auto& made : subgroups_) {
       if (made->group_lane_.meeting.members() == who) return *made;
     }
     subgroups_.push_back(std::make_unique<Member>(world_, world_.group_lane(group_lane_.lane, who),
-                                                  group.place(number_)));
+                                                  (number_ - who.first) / who.stride));
     return *subgroups_.back();
   }
 
+ private:
   Impl& world_;
   GroupLane& group_lane_;
   const int64_t number_;

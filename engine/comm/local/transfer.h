@@ -14,15 +14,6 @@
 
 namespace moe {
 
-/// The members of a collective, numbered 0 to size - 1, and their ranks.
-struct Members {
-  int64_t size = 0;
-  int64_t first = 0;
-  int64_t stride = 1;
-  int64_t rank(int64_t number) const { return first + number * stride; }
-  bool operator==(const Members&) const = default;
-};
-
 /// Returns whether each member gets only its share of the sums.
 inline bool scatters(CallKind kind) {
   return kind == CallKind::kReduceScatterF32 || kind == CallKind::kReduceScatterF64;

@@ -87,13 +87,12 @@ void MessageComm::set_timeout(double seconds) {
 
 /// Members exchange messages in pairs, in the order of the lane's calls, so a group needs no
 /// channel of its own, and creating it involves no other rank.
-Communicator& MessageComm::subgroup(const Group& group) {
-  const Members who = {group.size, group.member(number_, 0), group.stride};
+Communicator& MessageComm::among(const Members& who) {
   for (const auto& made : subgroups_) {
     if (made->who_ == who) return *made;
   }
   subgroups_.push_back(std::unique_ptr<MessageComm>(
-      new MessageComm(processes_, channel_, who, group.place(number_))));
+      new MessageComm(processes_, channel_, who, (number_ - who.first) / who.stride)));
   subgroups_.back()->set_timeout(timeout_s_);
   return *subgroups_.back();
 }

@@ -25,6 +25,7 @@ class MessageComm final : public Communicator {
   /// waits for its peers as long as their processes live.
   void set_timeout(double seconds);
 
+  Communicator& among(const Members& who) override;
   CommTimes call(const Request& request) override;
   /// Sends the bytes of member `root` to all members. For the job's own texts; no op broadcasts.
   CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root);
@@ -47,7 +48,6 @@ class MessageComm final : public Communicator {
   };
 
   MessageComm(Processes& processes, int64_t channel, const Members& who, int64_t number);
-  Communicator& subgroup(const Group& group) override;
   /// Exchanges and compares the calls of all members; returns times with post and begin.
   CommTimes meet(const Request& request);
   void compare(const Request& request) const;

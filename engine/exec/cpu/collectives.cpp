@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "engine/base/errors.h"
+#include "engine/graph/micro_batches.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
@@ -18,12 +19,34 @@ CollectiveMemory memory_of(const RankBuffers& buffers, Bytes element_bytes) {
 }  // namespace
 
 template <class T>
-CollectiveOp<T>::CollectiveOp(const Graph& graph, OpId id, const RankBuffers& buffers,
-                              void* scratch, int64_t rank)
-    : name_(graph.op(id).name), scratch_(scratch) {
+CollectiveOp<T>::CollectiveOp(const Plan& plan, OpId id, const RankBuffers& buffers, void* scratch,
+                              int64_t rank)
+    : name_(plan.graph.op(id).name), scratch_(scratch) {
+  const Graph& graph = plan.graph;
   const CollectiveMemory memory = memory_of(buffers, sizeof(T));
   const Collective collective = graph.def(id).collective;
-  if (collective == Collective::kReduceScatter || collective == Collective::kAllGather) {
+  if (collective == Collective::kHandoff) {
+    const Op& op = graph.op(id);
+    // Both ends give the same name.
+    name_ = name_in(attr_string(op, "what"), op.micro);
+    if (op.phase == Phase::kBackward) name_ += " (gradient)";
+    const int64_t ahead = attr_int(op, "peer") - plan.pipeline_rank;
+    handoff_ = std::make_unique<Handoff>(Handoff{.distance = ahead * graph.num_ranks});
+    const auto at = [&](TensorId t) {
+      handoff_->n = num_elements(graph.tensor(t).shape);
+      return static_cast<T*>(buffers.at(t));
+    };
+    if (!op.inputs.empty()) handoff_->sent = at(op.inputs[0]);
+    if (!op.outputs.empty()) handoff_->received = at(op.outputs[0]);
+    const Bytes bytes = handoff_->n * static_cast<Bytes>(sizeof(T));
+    const auto with_peer = [&](Bytes size) {
+      return ahead > 0 ? std::vector<Bytes>{0, size} : std::vector<Bytes>{size, 0};
+    };
+    handoff_->pieces = {.send_offset = {0, 0},
+                        .send_bytes = with_peer(handoff_->sent != nullptr ? bytes : 0),
+                        .receive_offset = {0, 0},
+                        .receive_bytes = with_peer(handoff_->received != nullptr ? bytes : 0)};
+  } else if (collective == Collective::kReduceScatter || collective == Collective::kAllGather) {
     slices_ = std::make_unique<SliceExchange<T>>(graph, id, memory, scratch, rank);
   } else if (collective == Collective::kExperts) {
     mover_ = std::make_unique<ExpertMover<T>>(graph, id, memory, scratch, rank);
@@ -33,7 +56,18 @@ CollectiveOp<T>::CollectiveOp(const Graph& graph, OpId id, const RankBuffers& bu
 }
 
 template <class T>
+CollectiveDone CollectiveOp<T>::hand_off(Communicator& all) {
+  Communicator& both = all.pair(handoff_->distance);
+  const Bytes bytes = handoff_->sent != nullptr ? handoff_->n * static_cast<Bytes>(sizeof(T)) : 0;
+  if (handoff_->sent != nullptr && handoff_->received != nullptr) {
+    return {both.all_reduce(name_, handoff_->sent, handoff_->received, handoff_->n), bytes};
+  }
+  return {both.all_to_all(name_, handoff_->sent, handoff_->received, handoff_->pieces), bytes};
+}
+
+template <class T>
 CollectiveDone CollectiveOp<T>::call(Communicator& all, int64_t chunk, int64_t num_chunks) {
+  if (handoff_) return hand_off(all);
   if (mover_) {
     const ExpertsMoved moved = mover_->call(all);
     return {moved.times, moved.bytes};

@@ -23,9 +23,8 @@ struct CollectiveDone {
 template <class T>
 class CollectiveOp {
  public:
-  /// `rank` is the number of this rank among all ranks. Requires: a legal plan.
-  CollectiveOp(const Graph& graph, OpId op, const RankBuffers& buffers, void* scratch,
-               int64_t rank);
+  /// `rank` is the number of this rank among those of its pipeline rank. Requires: a legal plan.
+  CollectiveOp(const Plan& plan, OpId op, const RankBuffers& buffers, void* scratch, int64_t rank);
   /// Transfers one chunk. Called by every rank's lane in the same order, with the lane's
   /// communicator of all ranks. The chunks of an op come in ascending order; chunks of other ops
   /// may come between them. Throws as the Communicator does.
@@ -33,10 +32,21 @@ class CollectiveOp {
 
  private:
   CommTimes all_reduce(Communicator& comm, const std::string& what, ElementRange range);
+  CollectiveDone hand_off(Communicator& all);
 
   std::string name_;
   void* scratch_;
+  /// A transfer between pipeline ranks: the tensor that this rank sends, receives or adds.
+  struct Handoff {
+    int64_t distance = 0;  // to the other rank
+    T* sent = nullptr;
+    T* received = nullptr;
+    int64_t n = 0;
+    Pieces pieces;
+  };
+
   // One of these is set, the others are null.
+  std::unique_ptr<Handoff> handoff_;
   std::unique_ptr<CollectiveLayout<T>> layout_;
   std::unique_ptr<ExpertMover<T>> mover_;
   std::unique_ptr<SliceExchange<T>> slices_;

@@ -40,6 +40,13 @@ struct Failure {
   int64_t rank = 0;
 };
 
+/// Returns the number of lanes of `count` ranks from `first` on.
+int64_t threads_of(const Plan& plan, int64_t first, int64_t count) {
+  int64_t lanes = 0;
+  for (int64_t r = first; r < first + count; ++r) lanes += std::ssize(plan.program(r).orders.lanes);
+  return lanes;
+}
+
 template <class T>
 class CpuRun {
  public:
@@ -68,19 +75,19 @@ class CpuRun {
   const RunOptions& options_;
   Processes* const processes_;  // null: all ranks are in this process
   const int64_t num_ranks_;
-  const int64_t num_lanes_;
   const int64_t first_;     // the first rank of this process
   const int64_t num_here_;  // ranks of this process
+  const int64_t num_threads_;
   RunLoop<T> loop_;
-  std::vector<std::unique_ptr<LaneArbiter>> arbiters_;  // indexed by the arbiter's number
-  std::vector<LaneArbiter*> arbiter_of_;                // indexed by lane
-  std::vector<std::unique_ptr<Rank<T>>> ranks_;         // the ranks of this process
+  std::vector<std::unique_ptr<LaneArbiter>> arbiters_;
+  std::vector<std::vector<LaneArbiter*>> arbiter_of_;  // by pipeline rank, then lane
+  std::vector<std::unique_ptr<Rank<T>>> ranks_;        // the ranks of this process
   std::optional<InProcessWorld> world_;
   std::unique_ptr<EmulatedWire> wire_;  // null: no emulated link, transfers run at full speed
   // With an emulated link: indexed by rank, then comm lane.
   std::vector<std::unique_ptr<Communicator>> links_;
   // Indexed by rank of this process, then lane; null for compute lanes.
-  std::vector<Communicator*> comms_;
+  std::vector<std::vector<Communicator*>> comms_;
   Rendezvous start_, end_;
   Nanoseconds common_start_ = 0;  // when the step begins in all processes of a job
   ProgramRun spec_;
@@ -98,18 +105,20 @@ CpuRun<T>::CpuRun(const Plan& plan, const RunOptions& options)
     : plan_(plan),
       options_(options),
       processes_(options.processes),
-      num_ranks_(plan.graph.num_ranks),
-      num_lanes_(static_cast<int64_t>(plan.orders.lanes.size())),
+      num_ranks_(plan.num_ranks()),
       first_(processes_ != nullptr ? processes_->rank() : 0),
       num_here_(processes_ != nullptr ? 1 : num_ranks_),
+      num_threads_(threads_of(plan, first_, num_here_)),
       loop_(plan, options),
-      arbiter_of_(plan.orders.lanes.size()),
-      start_(num_here_ * num_lanes_, [this] { set_start(); }),
-      end_(num_here_ * num_lanes_) {
+      start_(num_threads_, [this] { set_start(); }),
+      end_(num_threads_) {
   add_arbiters();
   AllBuffers here;
   for (int64_t r = first_; r < first_ + num_here_; ++r) {
-    ranks_.push_back(std::make_unique<Rank<T>>(plan, options, loop_.persistents(), arbiter_of_, r));
+    const Plan& program = plan.program(r);
+    ranks_.push_back(std::make_unique<Rank<T>>(
+        program, options, loop_.persistents(program.pipeline_rank),
+        arbiter_of_[static_cast<size_t>(program.pipeline_rank)], r % plan.spec.num_ranks));
     here.push_back(&ranks_.back()->buffers());
   }
   loop_.meet(std::move(here), local_ranks());
@@ -152,26 +161,32 @@ MachineState CpuRun<T>::machine() {
 
 template <class T>
 void CpuRun<T>::add_lanes() {
-  const int64_t num_comm = std::max<int64_t>(1, num_lanes_ - 1);
-  if (processes_ != nullptr) {
-    comms_ = processes_->lanes(num_comm, options_.timeout_s);
-    comms_.insert(comms_.begin(), nullptr);
-    return;
-  }
+  // Lane l of the plan has communicator l - 1, since the first lane computes.
+  const int64_t num_comm = std::max<int64_t>(1, std::ssize(plan_.schedule.lanes) - 1);
   const double by = options_.dilation();
-  world_.emplace(num_ranks_, num_comm, InProcessWorld::Options{by * options_.timeout_s});
+  std::vector<Communicator*> of_job;
+  if (processes_ != nullptr) {
+    of_job = processes_->lanes(num_comm, options_.timeout_s);
+  } else {
+    world_.emplace(num_ranks_, num_comm, InProcessWorld::Options{by * options_.timeout_s});
+  }
   if (options_.emulate_link) {
     wire_ =
         std::make_unique<EmulatedWire>(dilated(plan_.spec.cluster, by), true, options_.pace == 0);
   }
-  for (int64_t r = 0; r < num_ranks_; ++r) {
-    for (int64_t l = 0; l < num_lanes_; ++l) {
-      Communicator* comm = l == 0 ? nullptr : &world_->comm(r, l - 1);
+  for (const auto& rank : ranks_) {
+    std::vector<Communicator*>& comms = comms_.emplace_back();
+    const int64_t number = first_ + std::ssize(comms_) - 1;
+    for (size_t l = 0; l < rank->num_lanes(); ++l) {
+      const int64_t of = rank->plan().in_step(LaneId(static_cast<int64_t>(l))).value - 1;
+      Communicator* comm = l == 0                 ? nullptr
+                           : processes_ != nullptr ? of_job[static_cast<size_t>(of)]
+                                                   : &world_->comm(number, of);
       if (comm != nullptr && wire_) {
-        links_.push_back(emulate_link(*comm, *wire_, l - 1));
+        links_.push_back(emulate_link(*comm, *wire_, of));
         comm = links_.back().get();
       }
-      comms_.push_back(comm);
+      comms.push_back(comm);
     }
   }
 }
@@ -185,14 +200,29 @@ void CpuRun<T>::set_start() {
 
 template <class T>
 void CpuRun<T>::add_arbiters() {
-  const auto waits_for = [this](int64_t rank, OpId op) -> std::string {
-    if (rank < first_ || rank >= first_ + num_here_) return "";
-    return ranks_[static_cast<size_t>(rank - first_)]->waits_for(op, spec_);
-  };
-  arbiters_ = make_lane_arbiters(plan_, options_, num_ranks_, waits_for);
-  const std::vector<Arbiter> lanes = arbiters(plan_.schedule);
-  for (size_t a = 0; a < lanes.size(); ++a) {
-    for (const LaneId lane : lanes[a]) arbiter_of_[lane.index()] = arbiters_[a].get();
+  arbiter_of_.resize(static_cast<size_t>(plan_.spec.pipeline_ranks()));
+  for (size_t p = 0; p < arbiter_of_.size(); ++p) {
+    const int64_t ranks = plan_.spec.num_ranks, from = static_cast<int64_t>(p) * ranks;
+    const Plan& program = plan_.program(from);
+    const auto waits_for = [this, from](int64_t rank, OpId op) -> std::string {
+      const int64_t number = from + rank - first_;
+      if (number < 0 || number >= num_here_) return "";
+      return ranks_[static_cast<size_t>(number)]->waits_for(op, spec_);
+    };
+    arbiter_of_[p].resize(program.schedule.lanes.size());
+    const std::vector<Arbiter> lanes = arbiters(program.schedule);
+    if (lanes.empty()) continue;
+    if (processes_ != nullptr && arbiter_of_.size() > 1) {
+      throw user_error(
+          "system: lane '{}' chooses its next transfer at run time, which is not possible on "
+          "several pipeline ranks in several processes yet; start the program without a launcher",
+          program.schedule.lanes[lanes[0][0].index()].name);
+    }
+    auto made = make_lane_arbiters(program, options_, ranks, waits_for);
+    for (size_t a = 0; a < lanes.size(); ++a) {
+      for (const LaneId lane : lanes[a]) arbiter_of_[p][lane.index()] = made[a].get();
+      arbiters_.push_back(std::move(made[a]));
+    }
   }
 }
 
@@ -211,7 +241,9 @@ RunResult CpuRun<T>::run() {
   });
   threads_.clear();  // joins the threads
   if (failure_.error) loop_.fail(failure_.error);
-  result.peak_bytes = ranks_[0]->buffers().allocated();
+  for (const auto& rank : ranks_) {
+    result.peak_bytes = std::max(result.peak_bytes, rank->buffers().allocated());
+  }
   return result;
 }
 
@@ -223,14 +255,14 @@ void CpuRun<T>::spawn() {
         "cannot reserve it; raise its limit (ulimit -v)",
         num_here_);
   }
-  check_room_for_threads(num_here_ * num_lanes_ - 1,
+  check_room_for_threads(num_threads_ - 1,
                          fmt::format("the lanes of {} ranks", num_here_));
   for (int64_t r = 0; r < num_here_; ++r) {
-    for (int64_t l = r == 0 ? 1 : 0; l < num_lanes_; ++l) {
-      threads_.push_back(
-          start_thread(fmt::format("lane {} of rank {}",
-                                   plan_.schedule.lanes[static_cast<size_t>(l)].name, first_ + r),
-                       [this, r, l] { worker(r, LaneId(l)); }));
+    const Rank<T>& rank = *ranks_[static_cast<size_t>(r)];
+    for (size_t l = r == 0 ? 1 : 0; l < rank.num_lanes(); ++l) {
+      threads_.push_back(start_thread(
+          fmt::format("lane {} of rank {}", rank.plan().schedule.lanes[l].name, first_ + r),
+          [this, r, l] { worker(r, LaneId(static_cast<int64_t>(l))); }));
     }
   }
 }
@@ -238,7 +270,9 @@ void CpuRun<T>::spawn() {
 template <class T>
 void CpuRun<T>::worker(int64_t rank, LaneId lane) {
   const std::string name =
-      fmt::format("r{}.{}", first_ + rank, plan_.schedule.lanes[lane.index()].name).substr(0, 15);
+      fmt::format("r{}.{}", first_ + rank,
+                  plan_.program(first_ + rank).schedule.lanes[lane.index()].name)
+          .substr(0, 15);
   pthread_setname_np(pthread_self(), name.c_str());
   if (lane.index() != 0) wake_promptly();
   const StayOnCore core(rank, num_here_);
@@ -248,7 +282,7 @@ void CpuRun<T>::worker(int64_t rank, LaneId lane) {
     for (;;) {
       start_.arrive();
       if (over_) return;
-      self.run_lane(lane, spec_, comms_[static_cast<size_t>(rank * num_lanes_) + lane.index()]);
+      self.run_lane(lane, spec_, comms_[static_cast<size_t>(rank)][lane.index()]);
       end_.arrive();
     }
   });
@@ -291,10 +325,11 @@ void CpuRun<T>::guarded(int64_t rank, LaneId lane, Body body) {
 
 template <class T>
 void CpuRun<T>::fail(int64_t rank, LaneId lane, std::exception_ptr error) {
-  const OpId op = ranks_[static_cast<size_t>(rank)]->current(lane);
+  const Rank<T>& of = *ranks_[static_cast<size_t>(rank)];
+  const OpId op = of.current(lane);
   if (op.valid()) {
     error = with_prefix(fmt::format("rank {}, step {}, op {}: ", first_ + rank, spec_.step,
-                                    plan_.graph.op(op).name),
+                                    of.plan().graph.op(op).name),
                         error);
   }
   {

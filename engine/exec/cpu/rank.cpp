@@ -46,10 +46,11 @@ Rank<T>::Rank(const Plan& plan, const RunOptions& options, const PersistentTenso
       persistents_(persistents),
       arbiters_(arbiters),
       rank_(rank),
+      number_(plan.pipeline_rank * plan.graph.num_ranks + rank),
       table_(table_of(T())),
       buffers_(plan, kElementBytes<T>),
       progress_(plan.graph.num_ops()),
-      inputs_(plan.graph) {
+      inputs_(plan.graph, plan.spec.model->tokens_per_rank()) {
   report_.gradients.resize(persistents.parameters.size());
   if (options.test.poison) poison_ = std::make_unique<Poison>(plan, buffers_, kElementBytes<T>);
   lanes_.resize(plan.orders.lanes.size());
@@ -86,7 +87,7 @@ typename Rank<T>::Launch Rank<T>::make_launch(LaneId lane, OpId id) {
   for (const TensorId t : op.outputs) launch.outputs.push_back(buffers_.at(t));
   if (def.collective != Collective::kNone) {
     launch.collective =
-        std::make_unique<CollectiveOp<T>>(graph, id, buffers_, launch.scratch, rank_);
+        std::make_unique<CollectiveOp<T>>(plan_, id, buffers_, launch.scratch, rank_);
   } else {
     launch.kernel = kernel_of(def, T());
     if (launch.kernel == nullptr)
@@ -118,6 +119,9 @@ void Rank<T>::add_checks(Launch& launch) {
 template <class T>
 void Rank<T>::add_update(Launch& launch) {
   launch.update = update_of(plan_.graph, persistents_, launch.op);
+  const auto parameter = static_cast<size_t>(launch.update.parameter);
+  // It counts once.
+  if (launch.update.parameter >= 0 && persistents_.parameters[parameter].copy) launch.update = {};
   if (launch.update.parameter >= 0)
     launch.gradient = static_cast<const T*>(launch.inputs[launch.update.gradient]);
 }
@@ -214,7 +218,7 @@ void Rank<T>::abort() {
 template <class T>
 Nanoseconds Rank<T>::before(const Launch& launch, const ProgramRun& spec, Nanoseconds ready) {
   if (options_.test.delay_ns) {
-    const Nanoseconds delay = options_.test.delay_ns(rank_, launch.op, spec.step);
+    const Nanoseconds delay = options_.test.delay_ns(number_, plan_.in_step(launch.op), spec.step);
     if (paced()) {
       ready += std::llround(options_.pace * static_cast<double>(delay));
       hold_until(ready);
@@ -224,7 +228,8 @@ Nanoseconds Rank<T>::before(const Launch& launch, const ProgramRun& spec, Nanose
     }
   }
   for (LaneArbiter* arbiter : launch.announces) arbiter->begun(rank_, launch.op);
-  if (poison_) poison_->before(launch.op);
+  // What a rank receives may lie where another tensor is in use until the sender has posted it.
+  if (poison_ && !plan_.graph.op(launch.op).inputs.empty()) poison_->before(launch.op);
   return ready;
 }
 
@@ -247,8 +252,12 @@ Nanoseconds Rank<T>::transfer(Launch& launch, int64_t chunk, LaneId lane, const 
   comm.posted_at(posted);
   const CollectiveDone done = launch.collective->call(comm, chunk, launch.num_chunks);
   const Nanoseconds end = options_.emulate_link ? done.times.end : clock_ns();
+  // What a rank receives it waits for without a part in it, as in a simulation.
+  const bool receives = plan_.graph.op(launch.op).inputs.empty();
+  const Nanoseconds post = receives ? done.times.begin
+                                    : std::min(launch.chunk_post, done.times.post);
   lanes_[lane.index()].spans.push_back({launch.op, static_cast<int32_t>(rank_), lane,
-                                        std::min(launch.chunk_post, done.times.post) - spec.start,
+                                        post - spec.start,
                                         done.times.begin - spec.start, end - spec.start, done.bytes,
                                         static_cast<int32_t>(chunk)});
   launch.chunk_post = end;
@@ -364,6 +373,11 @@ RankReport Rank<T>::report() const {
   RankReport report = report_;
   for (const Lane& lane : lanes_) {
     report.spans.push_back(lane.spans);
+    for (Span& span : report.spans.back()) {
+      span.op = plan_.in_step(span.op);
+      span.lane = plan_.in_step(span.lane);
+      span.rank = static_cast<int32_t>(number_);
+    }
     report.stats.cpu_ns += lane.cpu_ns;
     report.stats.behind_ns =
         std::max(report.stats.behind_ns, paced_ns(lane.behind, options_.dilation()));

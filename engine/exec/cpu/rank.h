@@ -33,8 +33,9 @@ inline Nanoseconds paced_ns(Nanoseconds ns, double pace) {
 template <class T>
 class Rank {
  public:
-  /// `arbiters` is indexed by lane, null where the lane has none. Keeps references to its
-  /// arguments.
+  /// `plan` is the program of the rank's pipeline rank (Plan::program), with these persistent
+  /// tensors, and `rank` its number there. `arbiters` is indexed by lane, null where the lane has
+  /// none. Keeps references to its arguments.
   Rank(const Plan& plan, const RunOptions& options, const PersistentTensors& persistents,
        const std::vector<LaneArbiter*>& arbiters, int64_t rank);
 
@@ -57,6 +58,8 @@ class Rank {
   /// The op that a lane is running or waiting to run; invalid outside a step.
   OpId current(LaneId lane) const { return lanes_[lane.index()].current; }
   const RankBuffers& buffers() const { return buffers_; }
+  const Plan& plan() const { return plan_; }
+  size_t num_lanes() const { return lanes_.size(); }
   /// The report of the last step. Called when all threads have left the step.
   RankReport report() const;
 
@@ -137,7 +140,8 @@ class Rank {
   const RunOptions& options_;
   const PersistentTensors& persistents_;
   const std::vector<LaneArbiter*>& arbiters_;
-  const int64_t rank_;
+  const int64_t rank_;    // among those of its pipeline rank
+  const int64_t number_;  // among all ranks
   const kernels::KernelTable<T>& table_;
   RankBuffers buffers_;
   std::unique_ptr<Poison> poison_;

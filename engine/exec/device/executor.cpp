@@ -280,6 +280,12 @@ class DeviceExecutor : public Executor {
 
   RunResult run(const Plan& plan, const RunOptions& options) override {
     try {
+      if (!plan.programs.empty()) {
+        throw user_error(
+            "grid.pp: the executor cuda runs one pipeline rank so far, but the plan has {}; take the "
+            "executor cpu, or give pp = 1",
+            plan.programs.size());
+      }
       check_options(plan, options, plan.memory.persistent_bytes);
       check_supported(plan, options);
       const kernels::DeviceTable table = computing_in(options.precision == Precision::kBF16,

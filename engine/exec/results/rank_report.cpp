@@ -25,8 +25,9 @@ std::span<std::byte> placement_bytes(const PlacedLayer& layer, const RankBuffers
 
 }  // namespace
 
-Peers::Peers(Processes& processes, const Plan& plan, const PersistentTensors& persistents,
-             const RankBuffers& own, Bytes element_bytes)
+Peers::Peers(Processes& processes, const Plan& plan,
+             const std::vector<PersistentTensors>& persistents, const RankBuffers& own,
+             Bytes element_bytes)
     : processes_(processes),
       plan_(plan),
       persistents_(persistents),
@@ -43,7 +44,8 @@ Peers::Peers(Processes& processes, const Plan& plan, const PersistentTensors& pe
   for (int64_t r = 0; processes.is_root() && r < processes.size(); ++r) {
     // Only the persistent tensors are ever written, so the system allocates no pages for the
     // others.
-    copies_.push_back(r == 0 ? nullptr : std::make_unique<RankBuffers>(plan, element_bytes));
+    copies_.push_back(
+        r == 0 ? nullptr : std::make_unique<RankBuffers>(plan.program(r), element_bytes));
     buffers_[static_cast<size_t>(r)] = copies_.back().get();
   }
   buffers_[static_cast<size_t>(processes.rank())] = &own;
@@ -75,7 +77,6 @@ int64_t Peers::agree(int64_t value) {
 std::vector<RankReport> Peers::gather(RankReport own) {
   const std::string mine = processes_.is_root() ? std::string() : pack(own);
   const std::vector<std::string> texts = processes_.gather("reports", mine);
-  add_records(own);
   std::vector<RankReport> reports;
   for (size_t r = 1; r < texts.size(); ++r) {
     reports.push_back(unpack(texts[r], static_cast<int64_t>(r)));
@@ -84,35 +85,18 @@ std::vector<RankReport> Peers::gather(RankReport own) {
   return reports;
 }
 
-/// Adds records for the other ranks' gates, which are the same ops in the same order as this
-/// rank's.
-void Peers::add_records(const RankReport& own) {
-  std::vector<OpId> gates;
-  for (const OpId op : plan_.orders.lanes[0]) {
-    if (plan_.graph.def(op).moe == MoeOp::kGate) gates.push_back(op);
-  }
-  MOE_CHECK(gates.size() == own.gates.size(),
-            "the plan has {} gates, but the rank's report has {} gate records", gates.size(),
-            own.gates.size());
-  for (size_t r = 1; r < records_.size(); ++r) {
-    for (size_t i = records_[r].size(); i < gates.size(); ++i) {
-      records_[r].push_back(
-          std::make_unique<GateRecord>(plan_.graph, gates[i], own.gates[i]->code));
-    }
-  }
-}
-
 std::string Peers::pack(const RankReport& report) const {
   Packer packer;
   packer.put(report);
   for (const GateRecord* gate : report.gates) {
+    packer.put(gate->code);
     packer.put(gate->expert);
     packer.put(gate->choice_slot);
     packer.put(gate->counts);
     packer.put(gate->margin);
   }
   const RankBuffers& own = *buffers_[static_cast<size_t>(processes_.rank())];
-  for (const PlacedLayer& layer : persistents_.placed) {
+  for (const PlacedLayer& layer : placed(processes_.rank())) {
     const auto codes = placement_bytes(layer, own);
     packer.put_bytes(codes.data(), codes.size());
   }
@@ -123,7 +107,16 @@ RankReport Peers::unpack(const std::string& bytes, int64_t rank) {
   Unpacker unpacker(bytes);
   RankReport report;
   unpacker.get(report);
-  for (const auto& gate : records_[static_cast<size_t>(rank)]) {
+  const Plan& program = plan_.program(rank);
+  std::vector<std::unique_ptr<GateRecord>>& records = records_[static_cast<size_t>(rank)];
+  const bool fresh = records.empty();
+  size_t next = 0;
+  for (const OpId op : program.orders.lanes[0]) {
+    if (program.graph.def(op).moe != MoeOp::kGate) continue;
+    AssignmentCode code{};
+    unpacker.get(code);
+    if (fresh) records.push_back(std::make_unique<GateRecord>(program.graph, op, code));
+    const auto& gate = records[next++];
     for (std::vector<int32_t>* list : {&gate->expert, &gate->choice_slot, &gate->counts}) {
       const size_t size = list->size();
       unpacker.get(*list);
@@ -134,7 +127,7 @@ RankReport Peers::unpack(const std::string& bytes, int64_t rank) {
     unpacker.get(gate->margin);
     report.gates.push_back(gate.get());
   }
-  for (const PlacedLayer& layer : persistents_.placed) {
+  for (const PlacedLayer& layer : placed(rank)) {
     const auto codes = placement_bytes(layer, *buffers_[static_cast<size_t>(rank)]);
     std::memcpy(codes.data(), unpacker.next(codes.size()).data(), codes.size());
   }

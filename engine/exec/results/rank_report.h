@@ -51,7 +51,7 @@ class Peers {
  public:
   /// `own` is the memory of this process's rank. Throws RunError, which names the rank, when a
   /// rank's plan has another hash.
-  Peers(Processes& processes, const Plan& plan, const PersistentTensors& persistents,
+  Peers(Processes& processes, const Plan& plan, const std::vector<PersistentTensors>& persistents,
         const RankBuffers& own, Bytes element_bytes);
 
   /// Indexed by rank. On rank 0 every entry is set; on another rank only its own entry is, and the
@@ -73,11 +73,13 @@ class Peers {
  private:
   std::string pack(const RankReport& report) const;
   RankReport unpack(const std::string& bytes, int64_t rank);
-  void add_records(const RankReport& own);
+  const std::vector<PlacedLayer>& placed(int64_t rank) const {
+    return persistents_[static_cast<size_t>(plan_.program(rank).pipeline_rank)].placed;
+  }
 
   Processes& processes_;
   const Plan& plan_;
-  const PersistentTensors& persistents_;
+  const std::vector<PersistentTensors>& persistents_;  // by pipeline rank
   std::vector<std::unique_ptr<RankBuffers>> copies_;  // indexed by rank; on rank 0 only
   AllBuffers buffers_;
   std::vector<std::vector<std::unique_ptr<GateRecord>>> records_;  // indexed by rank; on rank 0

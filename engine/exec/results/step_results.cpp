@@ -35,15 +35,24 @@ void add_timeline(const FinishedStep& step, std::vector<LinkSpan> links, RunResu
   result.timelines.push_back(std::move(timeline));
 }
 
-void add_routing(const FinishedStep& step, RunResult& result) {
-  std::vector<std::vector<const GateRecord*>> records;
-  std::vector<std::vector<RouterLoss>> router_losses;
-  std::vector<std::vector<OffloadRecord>> offloads;
-  for (const RankReport& report : step.reports) {
-    records.push_back(report.gates);
-    router_losses.push_back(report.router_losses);
-    offloads.push_back(report.offloads);
+/// Appends what a rank of each pipeline rank reports to the entry of its place there.
+template <class Of>
+auto by_place(const FinishedStep& step, Of of) {
+  const auto ranks = static_cast<size_t>(step.plan.spec.num_ranks);
+  std::vector<std::decay_t<decltype(of(step.reports[0]))>> all(ranks);
+  for (size_t r = 0; r < step.reports.size(); ++r) {
+    const auto& more = of(step.reports[r]);
+    all[r % ranks].insert(all[r % ranks].end(), more.begin(), more.end());
   }
+  return all;
+}
+
+void add_routing(const FinishedStep& step, RunResult& result) {
+  auto records = by_place(step, [](const RankReport& r) -> const auto& { return r.gates; });
+  const auto router_losses =
+      by_place(step, [](const RankReport& r) -> const auto& { return r.router_losses; });
+  const auto offloads =
+      by_place(step, [](const RankReport& r) -> const auto& { return r.offloads; });
   result.moe.push_back(moe_stats(records, router_losses));
   if (!offloads[0].empty()) result.offloads.push_back(joined(offloads));
   if (step.options.record) record_step(*step.options.record, std::move(records));
@@ -58,13 +67,14 @@ void add_routing(const FinishedStep& step, RunResult& result) {
 /// would wait for each other in different transfers.
 void check_placements(const FinishedStep& step) {
   for (const PlacedLayer& layer : step.persistents.placed) {
-    const Placement first = placement_of(layer, *step.buffers[0]);
-    for (size_t r = 1; r < step.buffers.size(); ++r) {
+    const auto at = static_cast<size_t>(layer.first_rank);
+    const Placement first = placement_of(layer, *step.buffers[at]);
+    for (size_t r = at + 1; r < at + static_cast<size_t>(step.plan.spec.num_ranks); ++r) {
       if (placement_of(layer, *step.buffers[r]) == first) continue;
       throw run_error(
-          "step {}: ranks 0 and {} have different placements of block {}'s experts; the placement "
+          "step {}: ranks {} and {} have different placements of block {}'s experts; the placement "
           "policy must return the same placement on all ranks",
-          step.spec.step, r, layer.layer);
+          step.spec.step, at, r, layer.layer);
     }
   }
 }
@@ -73,14 +83,15 @@ void add_placements(const FinishedStep& step, RunResult& result) {
   for (const RankReport& report : step.reports) {
     if (result.stop_reason.empty()) result.stop_reason = report.policy_failure;
   }
-  std::vector<PlacementRecord> records = step.reports[0].placements;
+  std::vector<PlacementRecord> records =
+      by_place(step, [](const RankReport& r) -> const auto& { return r.placements; })[0];
   std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) {
     return std::tie(a.micro, a.layer) < std::tie(b.micro, b.layer);
   });
   for (PlacementRecord& record : records) {
     for (const MoeStats& stats : result.moe.back()) {
       if (stats.layer != record.layer) continue;
-      ExpertCounts loads(static_cast<int64_t>(step.reports.size()), record.bounds.experts);
+      ExpertCounts loads(step.plan.spec.num_ranks, record.bounds.experts);
       const size_t rows = loads.rows.size();
       for (size_t i = 0; i < stats.counts.size(); ++i) {
         const bool here = !record.of_micro_batch || static_cast<int64_t>(i / rows) == record.micro;

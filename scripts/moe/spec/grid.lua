@@ -13,7 +13,10 @@ local function one(doc)
 end
 
 M.FIELDS = schema.changed(schema.picked(schema.declared "model", { "ep", "micro_batches" }), {
-  pp = one "pipeline ranks",
+  pp = { type = "integer", lo = 1, hi = 1e5, doc = "pipeline ranks, each of which runs some of the "
+    .. "model's blocks; the others share its micro-batches; default: 1" },
+  layout = { type = "string", doc = "the blocks of the stages, as moe.pipeline_layout takes them; "
+    .. "default: equally many" },
   tp = one "ranks over which products of attention and dense layers are split",
   cp = one "ranks over which sequences are split",
   etp = one "ranks over which products of experts are split",
@@ -68,12 +71,27 @@ end
 -- Raises a user error unless the axis is as long as it has to be on this number of ranks.
 local function check_axis(grid, name, length, devices)
   if grid[name] and grid[name] ~= length then
-    errors.user(("grid.%s: %d does not fit %d ranks, on which it is %d; give that or omit %s")
-      :format(name, grid[name], devices, length, name), grid.at, "grid." .. name)
+    errors.user(("grid.%s: %d does not fit %d ranks%s, on which it is %d; give that or omit %s")
+      :format(name, grid[name], devices, (grid.pp or 1) > 1 and " of a pipeline rank" or "", length,
+      name), grid.at, "grid." .. name)
   end
 end
 
---- Returns the sizes of a model on `devices` ranks: ep, the micro-batches, and the sequences of a
+--- Returns the number of pipeline ranks of a model on `devices` ranks, and of ranks of each.
+function M.pipeline_ranks(model, devices)
+  local grid = model.grid or {}
+  local pp = grid.pp or 1
+  if devices % pp ~= 0 then
+    errors.user(("grid.pp: %d does not divide the number of ranks, %d; give a divisor"):format(pp,
+      devices), grid.at, "grid.pp")
+  elseif grid.layout and pp == 1 then
+    errors.user("grid.layout: has no effect with one pipeline rank; omit it, or give pp", grid.at,
+      "grid.layout")
+  end
+  return pp, devices / pp
+end
+
+--- Returns the sizes of a model on the `devices` ranks of a pipeline rank: ep, the micro-batches, and the sequences of a
 --- micro-batch on a rank, or nil for those where the model's fields say it.
 function M.sizes(model, devices)
   local grid = model.grid or {}

@@ -188,11 +188,12 @@ function M.override(model, changes, path, at)
   return make(model.architecture, schema.merged(t, changes), path, at, nil, grid)
 end
 
---- Returns the specification of a plan of the model for `devices` devices, as far as it follows
---- from the model: { model = its fields, build = function(b, o), architecture =
+--- Returns the specification of a plan of the model for `all` devices, as far as it follows from
+--- the model: { model = its fields, build = function(b, o), architecture =
 --- its name, tensors = as in an architecture, gate = the gate's policy or nil }. types: the name of
 --- the set of types (dtypes.lua) if the model does not give any.
-function M.resolve(model, devices, types)
+function M.resolve(model, all, types)
+  local pp, devices = grid_lib.pipeline_ranks(model, all)
   local function split(total, what, ranks)
     local rows = model[total]
     if not rows then return model[PARTNER[total]] end
@@ -213,7 +214,7 @@ function M.resolve(model, devices, types)
   local arch = model.architecture
   local resolved = arch.options(model)
   for name in pairs(declared) do resolved[name] = model[name] end
-  resolved.ep, resolved.micro_batches = ep, micro_batches
+  resolved.ep, resolved.micro_batches, resolved.pp = ep, micro_batches, pp
   resolved.dtype, resolved.dtypes = dtypes.of(model, types)
   resolved.batch_per_device = split("batch", "sequences", devices)
   if model.batch then resolved.batch_per_device = resolved.batch_per_device / micro_batches end
@@ -222,7 +223,8 @@ function M.resolve(model, devices, types)
   resolved.capacity_factor = model.capacity and 0 or model.capacity_factor
     or declared.capacity_factor.default
   errors.call(model.at, core.check_model, resolved, devices)
-  return { model = resolved, build = arch.build, architecture = arch.name, tensors = arch.tensors,
+  return { model = resolved, layout = (model.grid or {}).layout, at = (model.grid or {}).at,
+    build = arch.build, architecture = arch.name, tensors = arch.tensors,
     gate = policy }
 end
 

@@ -224,11 +224,9 @@ schema.record("pipeline times", "times", "a pipeline schedule in numbers; texts 
   { "peak", "number[]?", "the most activations that a rank holds, in stages x micro-batches" },
 })
 
---- moe.pipeline_times{...}: returns a record of the type "pipeline times".
-function M.pipeline_times(t)
-  local at = errors.here()
-  local c = schema.check(M.FIELDS, t, "moe.pipeline_times", at)
-  local timed, own = c.times ~= nil, schema.is_a("pipeline", c.schedule) and c.schedule.table
+-- Sets the rows of a schedule or table, with stages and placement. at: the line that gives them.
+local function set_rows(c, at)
+  local own = schema.is_a("pipeline", c.schedule) and c.schedule.table
   if (c.schedule == nil) == (c.table == nil) then
     errors.user("moe.pipeline_times: give schedule or table" .. (c.table and ", not both" or ""))
   end
@@ -242,6 +240,14 @@ function M.pipeline_times(t)
   if not c.micro_batches then fail("micro_batches", "is missing") end
   c.table = own and own.csv or c.table
   c.rows = c.table and rows_of_table(c) or rows_of_schedule(c, at)
+end
+
+--- moe.pipeline_times{...}: returns a record of the type "pipeline times".
+function M.pipeline_times(t)
+  local at = errors.here()
+  local c = schema.check(M.FIELDS, t, "moe.pipeline_times", at)
+  local timed = c.times ~= nil
+  set_rows(c, at)
   set_costs(c)
   local out = errors.call(at, core.pipeline_times, c)
   if not timed then return { errors = out.errors, rows = out.rows, peak = out.peak } end
@@ -287,6 +293,39 @@ function M.pipeline_layout(t)
   for rank = 1, c.ranks do of_rank[rank] = {} end
   for i, layers in ipairs(stages) do table.insert(of_rank[(i - 1) % c.ranks + 1], layers) end
   return { stages = stages, of_rank = of_rank }
+end
+
+--- Returns the turns of a plan: { ranks, stages, micro_batches, placement, rows, layers = the
+--- blocks of each stage, or nil: equally many }. c: { schedule = a name or a value, ranks,
+--- micro_batches, layout = text or nil, at = the line of the grid }. Raises a user error with all
+--- that is wrong in a schedule that is given as a table.
+function M.turns(c)
+  c.keep_w, c.pair, c.send = 1, { rule = "sum" }, { mode = "async", f = 0, b = 0, links = {} }
+  set_rows(c, c.at)
+  set_costs(c)
+  local layers
+  if c.layout then
+    layers = core.array {}
+    local ok, layout = pcall(M.pipeline_layout, { layout = c.layout, ranks = c.ranks })
+    local why = not ok and tostring(layout.message or layout):gsub("^.-moe.pipeline_layout.layout: ",
+      "") or #layout.stages ~= c.stages and ("it has %d stages, but the schedule has %d on %d ranks")
+      :format(#layout.stages, c.stages, c.ranks) or c.layout:find "m" and "no model here has MTP "
+      .. "layers (m)"
+    if why then errors.user("grid.layout: " .. why, c.at, "grid.layout") end
+    for i, stage in ipairs(layout.stages) do layers[i] = #stage:gsub("[^t]", "") end
+  end
+  local checked = core.pipeline_times(c)
+  if checked.errors then
+    local lines = {}
+    for i, e in ipairs(checked.errors) do
+      lines[i] = ("%s%s %s"):format(e.code, e.rank and (" on rank %d:"):format(e.rank) or ":",
+        e.action)
+    end
+    errors.user(("the pipeline schedule has %d faults:\n  %s"):format(#lines,
+      table.concat(lines, "\n  ")), c.at)
+  end
+  return { ranks = c.ranks, stages = c.stages, micro_batches = c.micro_batches,
+    placement = c.placement, rows = checked.rows, layers = layers }
 end
 
 return M

@@ -249,17 +249,26 @@ end
 
 local function passes_of(name, given, path, at)
   local passes = schema.field({ type = "list", of = { type = "any" } }, given, path, at)
+  local pipeline
+  for i = #passes, 1, -1 do
+    if schema.is_a("pipeline", passes[i]) then
+      if pipeline then
+        errors.user(path .. ": has two pipeline schedules; give one", at)
+      end
+      pipeline = table.remove(passes, i)
+    end
+  end
   for i, pass in ipairs(passes) do
     local place = ("%s[%d]"):format(path, i)
     local chosen = schema.is_a("best", pass, place, at) or schema.is_a("fallback", pass, place, at)
     if not chosen then schema.field({ type = "pass" }, pass, place, at) end
   end
-  if #passes > 0 then return passes end
+  if #passes > 0 then return passes, pipeline end
   if not M.known[name] then
     schema.unknown("moe.system", "system (only a known system may have no passes)", name,
       schema.keys_of(M.known), at)
   end
-  return M.known[name].passes(policy.passes)
+  return M.known[name].passes(policy.passes), pipeline
 end
 
 local function make(name, t, at)
@@ -280,9 +289,11 @@ local function make(name, t, at)
   stacks.resolve(fields.stack, path .. ".stack", at, schema.collector(path, "system"))
   local known = M.known[name]
   local own = not fields.packing and known and known.packing
-  return schema.object({ name = name, at = at,
+  local pipeline
+  if not fields.of then passes, pipeline = passes_of(name, passes, path, at) end
+  return schema.object({ name = name, at = at, pipeline = pipeline,
     members = fields.of and members_of(fields.of, path, at),
-    passes = not fields.of and with_fields(passes_of(name, passes, path, at), fields) or nil,
+    passes = not fields.of and with_fields(passes, fields) or nil,
     all_reduce = fields.all_reduce or known and known.all_reduce or AFTER,
     stack = fields.stack,
     packing = own and schema.check(packing.FIELDS, own, path, at) or fields.packing }, mt)
@@ -353,7 +364,7 @@ end
 
 local function candidate_of(system, list)
   return { name = system.name, stages = list.stages, choice = list.label,
-    all_reduce = system.all_reduce, packing = system.packing }
+    all_reduce = system.all_reduce, packing = system.packing, pipeline = system.pipeline }
 end
 
 --- Returns the plans that the system may lead to, as a list of alternatives, of which the fastest

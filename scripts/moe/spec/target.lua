@@ -8,6 +8,7 @@ local errors = require "moe.base.errors"
 local memory = require "moe.spec.memory"
 local model_lib = require "moe.spec.model"
 local packing = require "moe.spec.packing"
+local pipeline_times = require "moe.spec.pipeline_times"
 local policy = require "moe.spec.policy"
 local schema = require "moe.base.schema"
 local system_lib = require "moe.spec.system"
@@ -203,9 +204,26 @@ M.PLACED_STEPS = 8
 --- The most steps of an executed run that are simulated, to predict it and then with its routing.
 M.MOST_PREDICTED = 64
 
+--- The schedule of pipeline ranks of a system that gives none.
+M.PIPELINE = "1f1b"
+
+-- Returns the pipeline of a plan, as the core takes it, or nil for one pipeline rank.
+local function pipeline_of(spec, candidate)
+  local m, schedule = spec.model, candidate.pipeline
+  if m.pp == 1 then
+    if schedule then
+      core.warn(("system '%s': the pipeline schedule %s has no effect with one pipeline rank; give "
+        .. "grid.pp"):format(candidate.name, schedule.name))
+    end
+    return nil
+  end
+  return pipeline_times.turns { schedule = schedule or M.PIPELINE, layout = spec.layout,
+    ranks = m.pp, micro_batches = m.micro_batches, at = spec.at }
+end
+
 --- Returns the plan of one candidate of system.expand(). Errors name the line `at`.
 function M.plan_of(spec, candidate, at)
-  spec.system = candidate
+  spec.system, spec.pipeline = candidate, pipeline_of(spec, candidate)
   return errors.call(at, core.plan, spec)
 end
 
