@@ -41,6 +41,9 @@ class StageCut {
 
  private:
   static constexpr int32_t kAll = -1;  // of an op that depends on no parameter
+  /// Of an op on tensors of several stages, each on its own (OpDef::alias_each): each stage has one
+  /// of its tensors.
+  static constexpr int32_t kEach = -2;
 
   void find_stages();
   void find_last_readers();
@@ -48,7 +51,11 @@ class StageCut {
   Graph cut(int32_t stage) const;
   int32_t stage_of(TensorId t) const {
     const OpId maker = producers_[t.index()];
-    return maker.valid() ? stage_[maker.index()] : kAll;
+    if (!maker.valid()) return kAll;
+    if (stage_[maker.index()] != kEach) return stage_[maker.index()];
+    const Op& op = graph_.op(maker);
+    const auto place = std::find(op.outputs.begin(), op.outputs.end(), t) - op.outputs.begin();
+    return stage_of(op.inputs[static_cast<size_t>(place)]);
   }
 
   const Model& model_;
@@ -81,6 +88,9 @@ void StageCut::find_stages() {
                   : follows ? num_stages_ - 1
                             : 0;
     }
+    if (graph_.def(op).alias_each && !of_block && op.inputs.size() == op.outputs.size()) {
+      stage_[i] = kEach;
+    }
     for (const TensorId t : op.outputs) {
       trained[t.index()] = stage_[i] != kAll;
       behind[t.index()] = follows;
@@ -92,7 +102,9 @@ void StageCut::find_last_readers() {
   last_reader_.assign(graph_.tensors().size(), kAll);
   for (size_t i = 0; i < graph_.num_ops(); ++i) {
     for (const TensorId t : graph_.ops()[i].inputs) {
-      if (t.valid()) last_reader_[t.index()] = std::max(last_reader_[t.index()], stage_[i]);
+      if (!t.valid()) continue;
+      const int32_t reader = stage_[i] == kEach ? stage_of(t) : stage_[i];
+      last_reader_[t.index()] = std::max(last_reader_[t.index()], reader);
     }
   }
 }
@@ -104,12 +116,14 @@ std::vector<bool> StageCut::runs_in(int32_t stage) const {
   for (size_t i = graph_.num_ops(); i-- > 0;) {
     const Op& op = graph_.ops()[i];
     if (!op.kind.valid()) continue;
+    const auto here = [&](TensorId t) { return t.valid() && stage_of(t) == stage; };
     runs[i] = stage_[i] == stage ||
+              (stage_[i] == kEach && std::any_of(op.inputs.begin(), op.inputs.end(), here)) ||
               (stage_[i] == kAll && std::any_of(op.outputs.begin(), op.outputs.end(),
                                                 [&](TensorId t) { return read[t.index()]; }));
     if (!runs[i]) continue;
     for (const TensorId t : op.inputs) {
-      if (t.valid()) read[t.index()] = true;
+      if (t.valid() && (stage_[i] != kEach || here(t))) read[t.index()] = true;
     }
   }
   return runs;
@@ -150,6 +164,11 @@ Graph StageCut::cut(int32_t stage) const {
   for (size_t i = 0; i < graph_.num_ops(); ++i) {
     if (!runs[i]) continue;
     Op op = graph_.ops()[i];
+    if (stage_[i] == kEach) {
+      const auto elsewhere = [&](TensorId t) { return stage_of(t) != stage; };
+      std::erase_if(op.outputs, elsewhere);
+      std::erase_if(op.inputs, elsewhere);
+    }
     for (TensorId& t : op.inputs) {
       if (t.valid()) t = read(t);
     }

@@ -296,16 +296,21 @@ void Unroller::set_order(Chunk& chunk) const {
   if (!alone) {
     chunk.order = Precedence(chunk.graph, chunk.schedule).order(chunk.graph, chunk.schedule);
     // Compute that runs once waits for other pipeline ranks, which may wait for the turns.
+    std::vector<bool> late(chunk.tensors.size());  // made or overwritten behind the turns
     for (const OpId id : chunk.order) {
       if (chunk.runs[id.index()] != Runs::kLast) continue;
       const Op& op = chunk.graph.op(id);
-      const auto follows = [&](TensorId t) {
-        const OpId maker = t.valid() ? chunk.producers[t.index()] : OpId();
-        return maker.valid() && chunk.behind[maker.index()];
-      };
-      chunk.behind[id.index()] = chunk.graph.def(op).lane == LaneKind::kCompute ||
-                                 attr_string(op, "role") == "takes" ||
-                                 std::any_of(op.inputs.begin(), op.inputs.end(), follows);
+      const bool behind = chunk.graph.def(op).lane == LaneKind::kCompute ||
+                          attr_string(op, "role") == "takes" ||
+                          std::any_of(op.inputs.begin(), op.inputs.end(), [&](TensorId t) {
+                            return t.valid() && late[t.index()];
+                          });
+      if (!behind) continue;
+      chunk.behind[id.index()] = true;
+      for (const TensorId t : op.outputs) late[t.index()] = true;
+      for (const int i : mutated_inputs(chunk.graph, op)) {
+        late[op.inputs[static_cast<size_t>(i)].index()] = true;
+      }
     }
     return;
   }
