@@ -464,9 +464,6 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
       fields.has("pipeline") ? fields.at("pipeline").integer("ranks") : 1;
   spec.num_ranks = fields.integer("ranks") / pipeline_ranks;
   spec.cluster = cluster_of(fields.at("cluster"));
-  // The devices of one pipeline rank.
-  const Cluster own =
-      pipeline_ranks == 1 ? spec.cluster : part_of(spec.cluster, spec.num_ranks);
   spec.work.slot_occupancy = fields.number("fill", 1);
   spec.element_bytes = fields.integer("element_bytes", 0);
   spec.inference = fields.flag("inference", false);
@@ -515,9 +512,9 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
     }
     spec.cost = handle.profile;
   } else if (cost.text("kind") == "none") {
-    spec.cost = std::make_shared<NoTimes>(own);
+    spec.cost = std::make_shared<NoTimes>(spec.rank_cluster());
   } else {
-    RooflineCost roofline(own, spec.work, tables_of(fields.at("cluster")),
+    RooflineCost roofline(spec.rank_cluster(), spec.work, tables_of(fields.at("cluster")),
                           offload_times_of(cost), fields.at("model").text("dtype", ""),
                           narrow_of(fields.at("model"), cost));
     spec.cost = under_stack(std::move(roofline), fields.at("cluster"));

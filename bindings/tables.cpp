@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "bindings/host/field_json.h"
+#include "engine/analysis/bubbles.h"
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
 #include "engine/model/blocks.h"
@@ -205,6 +206,9 @@ json field_tables() {
       {{"name", "rank"},
        {"doc", "statistics of a rank in a step"},
        {"fields", fields_json<RankStats>()}},
+      {{"name", "bubbles"},
+       {"doc", "what a pipeline rank does in a step"},
+       {"fields", fields_json<Bubbles>()}},
       {{"name", "machine_state"},
        {"doc", "state of the machine at a step"},
        {"fields", fields_json<MachineState>()}},

@@ -255,7 +255,7 @@ std::vector<ScheduledGraph> programs_of(const PlanSpec& spec, std::vector<StageR
   const std::vector<Model> stages = split_stages(*spec.model, spec.pipeline.layers);
   const SharedParams shared(stages, shape, chunks);
   const StepSpec step = {spec.inference, spec.optimizer, spec.system.sync, spec.lowering};
-  const Cluster part = part_of(spec.cluster, spec.num_ranks);
+  const Cluster part = spec.rank_cluster();
   std::vector<ScheduledGraph> programs;
   for (int64_t rank = 0; rank < shape.ranks; ++rank) {
     std::vector<ScheduledGraph> own;

@@ -2,6 +2,7 @@
 // creates it once; it never changes afterwards, not even during a run. Plans are executed in run.h.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -51,7 +52,11 @@ struct PlanSpec {
   /// (RoutingModel::runs_gate); null means the gate.
   std::shared_ptr<const RoutingModel> routing;
 
-  int64_t pipeline_ranks() const { return std::ssize(pipeline.turns) > 1 ? pipeline.shape.ranks : 1; }
+  int64_t pipeline_ranks() const { return std::max<int64_t>(1, std::ssize(pipeline.turns)); }
+  /// Returns the part of the cluster that a pipeline rank is.
+  Cluster rank_cluster() const {
+    return pipeline_ranks() == 1 ? cluster : part_of(cluster, num_ranks);
+  }
 };
 
 struct Plan {

@@ -9,6 +9,7 @@
 #include "bindings/host/userdata.h"
 #include "bindings/plan_spec.h"
 #include "bindings/run.h"
+#include "engine/analysis/bubbles.h"
 #include "engine/analysis/idle_stages.h"
 #include "engine/analysis/packing.h"
 #include "engine/analysis/step_summary.h"
@@ -143,6 +144,12 @@ json simulated_json(Host& host, const PlanHandle& handle, const json& values,
   if (!result.stop_reason.empty()) out["no_room"] = result.stop_reason;
   out["sim_ms"] = to_ms(end - begin);
   out["alone_ms"] = alone_json(plan);
+  if (!plan.programs.empty()) {
+    json& ranks = out["pipeline"] = json::array();
+    for (const Bubbles& b : bubbles_of(plan, result.timelines.front())) {
+      ranks.push_back(values_json(b));
+    }
+  }
   const MeasuredShares shares = measured_shares(plan.graph, *plan.spec.cost);
   out["measured_share"] = shares.measured;
   out["extrapolated_share"] = shares.extrapolated;
@@ -273,32 +280,34 @@ json assumed_routing_json(const AssumedRouting& routing) {
   return all;
 }
 
-json info_json(const Host&, const PlanHandle& handle) {
+/// Returns the planned memory of the ranks of a program.
+json memory_json(const Plan& program) {
   constexpr size_t kHolders = 10;
-  const Plan& plan = *handle.plan;
-  const auto [full, rank] = plan.fullest();
-  const Peak peak = peak_of(full->graph, full->schedule, full->orders, full->memory, kHolders);
-  json by_rank = json::array();
-  for (const auto& program : plan.programs) by_rank.push_back(program->memory.peak_bytes());
+  const MemoryPlan& memory = program.memory;
+  const Peak peak = peak_of(program.graph, program.schedule, program.orders, memory, kHolders);
   json parts = json::array();
   for (const PeakPart& part : peak.parts) {
     parts.push_back({{"what", part.what}, {"bytes", part.bytes}});
   }
+  return {{"peak_bytes", memory.peak_bytes()},
+          {"liveness_bytes", memory.liveness_bytes},
+          {"arena_bytes", memory.arena_bytes},
+          {"persistent_bytes", memory.persistent_bytes},
+          {"peak_parts", std::move(parts)},
+          {"holders", peak.holders}};
+}
+
+json info_json(const Host&, const PlanHandle& handle) {
+  const Plan& plan = *handle.plan;
+  const auto [full, rank] = plan.fullest();
   json lanes = json::array();
   for (const Lane& lane : plan.schedule.lanes) lanes.push_back(lane.name);
-  return {{"num_ops", plan.graph.num_ops()},
+  json all = {{"num_ops", plan.graph.num_ops()},
           {"plan_ms", to_ms(plan.plan_ns)},
           {"hash", plan.hash},
           {"stages", stages_json(plan)},
           {"without_effect", without_effect_json(plan)},
-          {"peak_bytes", plan.memory.peak_bytes()},
-          {"peak_bytes_by_rank", by_rank},
           {"fullest_rank", rank + 1},
-          {"liveness_bytes", plan.memory.liveness_bytes},
-          {"arena_bytes", plan.memory.arena_bytes},
-          {"persistent_bytes", plan.memory.persistent_bytes},
-          {"peak_parts", std::move(parts)},
-          {"holders", peak.holders},
           {"log", log_json(plan)},
           {"lanes", lanes},
           {"cost", plan.spec.cost->describe()},
@@ -314,6 +323,18 @@ json info_json(const Host&, const PlanHandle& handle) {
           {"speed_spread", handle.rehearsal ? handle.rehearsal->in_step().speed_spread : 0.0},
           {"num_profiled", handle.profile ? handle.profile->num_measured() : 0},
           {"num_disturbed", handle.profile ? handle.profile->num_disturbed() : 0}};
+  all.update(memory_json(*full));
+  for (const auto& program : plan.programs) {
+    all["peak_bytes_by_rank"].push_back(program->memory.peak_bytes());
+  }
+  return all;
+}
+
+/// plan:memory_of(pipeline rank, from 1)
+int memory_of(lua_State* L) {
+  const Plan& plan = *check_plan(L).plan;
+  push_json(L, memory_json(plan.program((luaL_checkinteger(L, 2) - 1) * plan.spec.num_ranks)));
+  return 1;
 }
 
 json overlap_json(const Host&, const PlanHandle& handle) {
@@ -368,8 +389,12 @@ int order(lua_State* L) {
   return 1;
 }
 
+/// plan:text(pipeline rank, from 1, or nil: all in one graph)
 int text(lua_State* L) {
-  const std::string text = print(check_plan(L).plan->graph);
+  const Plan& plan = *check_plan(L).plan;
+  const int64_t rank = luaL_optinteger(L, 2, 0);
+  const std::string text =
+      print(rank == 0 ? plan.graph : plan.program((rank - 1) * plan.spec.num_ranks).graph);
   push_text(L, text);
   return 1;
 }
@@ -384,6 +409,7 @@ void open_plan(lua_State* L) {
   static constexpr luaL_Reg kMethods[] = {{"exchange_ms", core_function<tell<exchange_ms_json>>},
                                           {"explain", core_function<explain_plan>},
                                           {"info", core_function<tell<info_json>>},
+                                          {"memory_of", core_function<memory_of>},
                                           {"order", core_function<order>},
                                           {"micro_ops", core_function<tell<micro_ops_json>>},
                                           {"overlap", core_function<tell<overlap_json>>},

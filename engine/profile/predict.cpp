@@ -114,7 +114,8 @@ RankGates gates_of(const PlanSpec& spec, const PredictOptions& options) {
 
 Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options) {
   ProfileOptions profile;
-  profile.ranks_beside = options.pace > 0 ? std::min(spec.num_ranks, num_cores()) : spec.num_ranks;
+  const int64_t all = spec.num_ranks * spec.pipeline_ranks();
+  profile.ranks_beside = options.pace > 0 ? std::min(all, num_cores()) : spec.num_ranks;
   profile.checked = options.check_finite;
   profile.paced = options.pace > 0;
   // Only with a rehearsal, which says how fast the machine is. Without, two processes that find the
@@ -139,8 +140,9 @@ Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options) {
   };
   const auto cache = std::make_shared<ProfileCache>(options.cache);
   const auto cost_on = [&](const PlanSpec& of) {
+    const Cluster link = of.rank_cluster();
     return std::make_shared<ProfileCost>(cache, profiler.key, measure,
-                                         options.emulated ? &of.cluster : nullptr, of.work,
+                                         options.emulated ? &link : nullptr, of.work,
                                          profiler.handoff, quiet);
   };
   const auto cost = cost_on(spec);

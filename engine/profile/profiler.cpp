@@ -329,9 +329,10 @@ Samples profile_op(const Graph& graph, OpId op, const ProfileOptions& options) {
   MOE_CHECK(!is_view(graph, graph.op(op)),
             "op '{}' of kind {} is a view, which takes no time; it must not be profiled",
             graph.op(op).name, def.name);
-  // The placement of each step decides how many experts move; the link model computes their time.
+  // The placement of each step decides how many experts move; the link model computes their time,
+  // and that of transfers between pipeline ranks.
   const bool of_link = options.paced && def.collective != Collective::kNone;
-  if (def.collective == Collective::kExperts || of_link) {
+  if (def.collective == Collective::kExperts || def.collective == Collective::kHandoff || of_link) {
     return {std::vector<Nanoseconds>(static_cast<size_t>(options.min_samples))};
   }
   if (def.collective != Collective::kNone) return profile_collective(graph, op, options);

@@ -49,6 +49,7 @@ local TABLES = {
   { "Edits", train.EDITS, "changes of a plan's graph for a device" },
   { "RunFields", train.RUN, "options of plan:run" },
   { "SimulateFields", plan.SIMULATE, "options of plan:simulate" },
+  { "RankFields", plan.RANK, "options of plan:order, plan:memory and plan:text" },
   { "ExplainFields", plan.EXPLAIN, "options of plan:explain" },
   { "SpansFields", plan.SPANS, "options of plan:spans" },
   { "Case", jobs.CASE, "what an experiment's case returns" },

@@ -28,11 +28,15 @@ M.PLAN = {
 
 local Plan = schema.methods("plan", "plan", "the plan of a step, from moe.plan", {
   { "choice", "string?", "the option or system that moe.best, moe.fallback or `of` took" },
-  { "order", "(lane: string): string[]", "names of the ops of a lane, in order" },
-  { "text", "(): string",
-    "the graph as text, below comments on the bytes of its numbers and on memory that is short" },
+  { "order", "(lane: string, t?: moe.RankFields): string[]",
+    "names of the ops of a lane, in order; with several pipeline ranks of one of them" },
+  { "turns", "(rank?: integer): string",
+    "what a pipeline rank does, as cells such as 0F3 (stage, kind, micro-batch, from 0)" },
+  { "text", "(t?: moe.RankFields): string", "the graph as text, below comments on the bytes of its "
+    .. "numbers and on memory that is short; default: all pipeline ranks in one graph" },
   { "info", "(): moe.PlanInfo", "properties of the plan, and how it was made" },
-  { "memory", "(): moe.PlanMemory", "planned bytes per device" },
+  { "memory", "(t?: moe.RankFields): moe.PlanMemory",
+    "planned bytes per device; default: of the pipeline rank with the highest peak" },
   { "simulate", "(t?: moe.SimulateFields): moe.SimResult",
     "without t, the simulation from when the plan was made; with t, a new simulation, and "
       .. "`moebench check` ends at this call" },
@@ -64,7 +68,10 @@ local MEMORY = {
 schema.record("plan memory", "memory", "planned bytes of a device", MEMORY)
 
 schema.record("plan info", "info", "properties of a plan, and how it was made", {
-  { "num_ops", "integer", "number of ops of a rank" },
+  { "num_ops", "integer", "number of ops of a rank, or of one of each pipeline rank" },
+  { "fullest_rank", "integer", "the pipeline rank with the highest peak, whose bytes these are" },
+  { "peak_bytes_by_rank", "integer[]?", "peak memory of a device of each pipeline rank, if there "
+    .. "are several" },
   { "hash", "string", "hash of graph, orders and buffers" },
   { "lanes", "string[]", "names of the lanes" }, { "plan_ms", "number", "time to make the plan" },
   { "stages", "{ name: string, changed: boolean, changes: table, ms: number }[]",
@@ -112,11 +119,16 @@ schema.record("sim result", "sim",
       .. "device's memory, or a device has no room for the rows of a step" },
     { "misfit", "string?", "if oom: the reason, with the parts of the peak" },
     { "sim_ms", "number", "time to simulate" },
+    { "pipeline", "moe.PipelineRank[]?", "what each pipeline rank does in the first step, if there "
+      .. "are several: its compute, and its idle time by cause" },
     { "ops_alone", "table?",
       "the metrics predicted from ops that run alone, before the rehearsal" },
     { "placements", "moe.LayerPlacement[][]?",
       "indexed by step and layer, if the model has a placement policy" },
     rates.ROWS, results.SIMULATED }, schema.declared "metrics")
+
+schema.record("pipeline rank", "rank", "what a pipeline rank does in a step; the sum is the step",
+  schema.declared "bubbles")
 
 schema.record("layer placement", "placement", "where the experts of a layer are in a step", {
   { "owners", "integer[]", "for each expert the device that owns it" },
@@ -127,15 +139,38 @@ schema.record("layer placement", "placement", "where the experts of a layer are 
   results.PLACEMENT,
 })
 
-function Plan:order(lane)
-  local core_plan = self.core
-  return errors.call(errors.here(), core_plan.order, core_plan, lane)
+M.RANK = { rank = { type = "integer", lo = 1, hi = 1e5, doc = "number of a pipeline rank, from 1" } }
+
+-- Returns the pipeline rank that t asks for, or nil.
+local function rank_of(self, t, what, at)
+  local rank = schema.check(M.RANK, t or {}, what, at).rank
+  local most = self.spec.model.pp
+  if rank and rank > most then
+    errors.user(("%s.rank: %d is not allowed; the plan has %d pipeline rank%s"):format(what, rank,
+      most, most == 1 and "" or "s"), at)
+  end
+  return rank
 end
-function Plan:text()
+
+function Plan:order(lane, t)
+  local core_plan, at = self.core, errors.here()
+  local rank = rank_of(self, t, "order", at)
+  if rank and self.spec.model.pp > 1 then lane = ("%s %d"):format(lane, rank) end
+  return errors.call(at, core_plan.order, core_plan, lane)
+end
+function Plan:turns(rank)
+  local at = errors.here()
+  rank = rank_of(self, { rank = rank }, "turns", at) or 1
+  if self.pipeline then return self.pipeline.rows[rank] end
+  local turns = {}
+  for m = 0, self.spec.model.micro_batches - 1 do turns[m + 1] = ("0F%d,0B%d"):format(m, m) end
+  return table.concat(turns, ",")
+end
+function Plan:text(t)
   local spec, sim = self.spec, self.sim
   return ("# %s\n%s%s"):format(number_bytes.line(spec.model.dtype, spec.optimizer.name,
     self.candidate.stages, spec.model.dtypes), sim.oom and ("# OOM: %s\n"):format(sim.misfit) or "",
-    self.core:text())
+    self.core:text(rank_of(self, t, "text", errors.here())))
 end
 function Plan:info() return self.core:info() end
 
@@ -202,8 +237,9 @@ function Plan:micro_ops()
   return errors.call(errors.here(), core_plan.micro_ops, core_plan)
 end
 
-function Plan:memory()
-  local info, out = self.core:info(), {}
+function Plan:memory(t)
+  local rank, out = rank_of(self, t, "memory", errors.here()), {}
+  local info = rank and self.core:memory_of(rank) or self.core:info()
   for _, row in ipairs(MEMORY) do out[row[1]] = info[row[1]] end
   return out
 end
@@ -263,7 +299,7 @@ function M.plan(t)
       assumed_routing = made.plan:info().assumed_routing }
   end
   return setmetatable({ core = made.plan, sim = made.sim, held = held, asked = 1,
-    candidate = made.candidate, choice = made.candidate.choice, spec = spec, model = c.model,
+    candidate = made.candidate, pipeline = made.pipeline, choice = made.candidate.choice, spec = spec, model = c.model,
     cluster = cluster }, Plan)
 end
 

@@ -253,7 +253,8 @@ local function try(spec, candidate, at, tried)
   local sim = M.mark(errors.call(at, plan.simulate, plan, spec.simulate), spec, plan)
   tried[#tried + 1] = { choice = candidate.choice, iteration_ms = sim.iteration_ms,
     peak_bytes = sim.peak_bytes, oom = sim.oom, why = sim.misfit }
-  return { plan = plan, sim = sim, candidate = candidate, packing = seen, oom = sim.oom }
+  return { plan = plan, sim = sim, candidate = candidate, pipeline = spec.pipeline, packing = seen,
+    oom = sim.oom }
 end
 
 -- As try(). A candidate of several that cannot be planned is appended to `tried` with the reason
@@ -289,7 +290,7 @@ end
 --- that fit in memory, or the fastest of all if none fits. Alternatives that cannot be planned are
 --- passed over, unless all are. spec.simulate: the options that the core's plan:simulate takes, or
 --- nil. Returns { plan, sim = its simulation, whose `timelines` the
---- core's trace, spans and explain take, candidate, packing = the record of packing.choose or nil,
+--- core's trace, spans and explain take, candidate, pipeline = the turns of pipeline ranks or nil, packing = the record of packing.choose or nil,
 --- oom = true or nil, tried = { { choice, iteration_ms, peak_bytes, oom, why } } }, without a time
 --- for those that were passed over.
 function M.plan(spec, system)
