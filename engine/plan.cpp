@@ -278,6 +278,31 @@ std::vector<ScheduledGraph> programs_of(const PlanSpec& spec, std::vector<StageR
   return programs;
 }
 
+/// Lets a transfer from another pipeline rank wait for those transfers of this rank that, by what
+/// the other rank waits for, have taken place: their ends on this rank, after which their memory is
+/// used again, follow from nothing else.
+void wait_for_own_ends(const HappensBefore& among, Plan& program) {
+  const auto transfers = [&](OpId op) {
+    return program.graph.def(op).collective == Collective::kHandoff;
+  };
+  for (size_t lane = 0; lane < among.num_chains(); ++lane) {
+    const std::vector<OpId>& ops = among.chains().lanes[lane];
+    if (!transfers(ops[0])) continue;
+    std::vector<int32_t> waited(among.num_chains());
+    for (const OpId op : ops) {
+      if (program.graph.op(op).outputs.empty()) continue;
+      for (size_t c = 0; c < among.num_chains(); ++c) {
+        const int32_t over = among.clock(op)[c];
+        if (c == lane || over <= waited[c] || !transfers(among.chains().lanes[c][0])) continue;
+        waited[c] = over;
+        std::vector<OpId>& waits = program.waits[op.index()];
+        const OpId end = among.chains().lanes[c][static_cast<size_t>(over) - 1];
+        if (std::find(waits.begin(), waits.end(), end) == waits.end()) waits.push_back(end);
+      }
+    }
+  }
+}
+
 /// Completes a plan of several pipeline ranks with these programs.
 std::shared_ptr<const Plan> finish(Plan plan, std::vector<ScheduledGraph> programs,
                                    Clock::time_point begin) {
@@ -305,6 +330,7 @@ std::shared_ptr<const Plan> finish(Plan plan, std::vector<ScheduledGraph> progra
     }
     own.waits = cross_lane_waits(own.graph, own.schedule, own.orders);
     const HappensBefore among = hb.among(own.step_ops);
+    wait_for_own_ends(among, own);
     own.memory = plan_memory(own.graph, among, own.orders, plan.spec.element_bytes);
     check_storage(own.graph, own.schedule, among, own.memory);
     plan.programs.push_back(std::make_shared<Plan>(std::move(own)));

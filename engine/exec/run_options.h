@@ -154,8 +154,15 @@ constexpr auto fields_of(const DeviceSettings*) {
 struct TestHooks {
   /// Returns for how long the rank sleeps before it begins an op.
   std::function<Nanoseconds(int64_t rank, OpId op, int64_t step)> delay_ns;
-  bool poison = false;  // fill freed buffers with NaN (class Poison in buffers.h)
+  bool poison = false;  // class Poison in buffers.h
 };
+constexpr auto fields_of(const TestHooks*) {
+  return field_table<TestHooks>(
+      internal(&TestHooks::delay_ns, "only tests set it"),
+      field("poison", &TestHooks::poison,
+            "fill the buffer of a tensor with NaN before it is written and when it is no longer "
+            "needed, so that a wrong order of ops shows"));
+}
 
 struct RunOptions {
   int64_t steps = 1;
@@ -230,7 +237,7 @@ constexpr auto fields_of(const RunOptions*) {
       internal(&RunOptions::data, kFunction), internal(&RunOptions::init, kFunction),
       internal(&RunOptions::values, kFunction), internal(&RunOptions::record, kFunction),
       internal(&RunOptions::on_step, kFunction), internal(&RunOptions::infer, kFunction),
-      internal(&RunOptions::policies, kFunction), internal(&RunOptions::test, "only tests set it"));
+      internal(&RunOptions::policies, kFunction), inlined("", &RunOptions::test));
 }
 
 }  // namespace moe

@@ -46,7 +46,7 @@ M.EDITS = {
 
 --- Fields of a real run, in moe.train, plan:run and the executor entries of an experiment.
 M.RUN = schema.merged(schema.picked(declared, { "steps", "precision", "eval_batches", "resume_from",
-  "checkpoint_to", "checkpoint_every", "check_finite", "timeout_s", "nccl" }), {
+  "checkpoint_to", "checkpoint_every", "check_finite", "poison", "timeout_s", "nccl" }), {
   attention = { type = "string", enum = { "cudnn", "own" },
     doc = "cuda in bf16: kernels of fused attention. cudnn: cuDNN's, if it is found and supports "
       .. "the shape, else as own; own: this project's plain kernels, without tensor cores. "
@@ -364,7 +364,7 @@ end
 local function say_choices(result, spec)
   local load, choices, m = ((result.moe[1] or {})[1] or {}).load, 0, spec.model
   for _, n in ipairs(load or {}) do choices = choices + n end
-  local tokens = spec.ranks * m.batch_per_device * m.seq
+  local tokens = spec.ranks / m.pp * m.micro_batches * m.batch_per_device * m.seq
   if load and choices < tokens * m.k then
     core.warn(("moe.train: gate '%s' gives a token %.2f choices on average, fewer than k = %d")
       :format(m.gate, choices / tokens, m.k))

@@ -1,0 +1,149 @@
+-- moebench run tests/pipeline_matrix.lua --trust [--set every=1] [--set seed=7]: pipeline ranks,
+-- executed in float64, against one pipeline rank with the same micro-batches and data ranks. The
+-- four schedules of the engine over pipeline ranks, data ranks and micro-batches, then draws over
+-- all schedules, models, systems and layouts. `every`: of the list every so many are run, from one
+-- on that the seed draws; 1: all.
+--
+-- Losses are equal to the last bit where a schedule sums them in the order of micro-batches, and so
+-- are all parameters where no parameter is held twice (a head tied to the embedding, dualpipe) and
+-- gradients are added in ascending order (not looped_bfs). All else is equal to 1e-9.
+local moe = require "moe"
+
+local EVERY, SEED, DRAWS = 20, 1, 60
+
+local LAYERS = 8
+local SIZES = { vocab = 96, layers = LAYERS, hidden = 16, heads = 2, seq = 8, batch_per_device = 2 }
+
+local function with(fields)
+  local t = {}
+  for key, value in pairs(SIZES) do t[key] = value end
+  for key, value in pairs(fields) do t[key] = value end
+  return t
+end
+
+local MODELS = {
+  gpt2 = { tied = true, make = function(ep)
+    return moe.model.gpt2_moe(with { experts = 4, gate = "switch", capacity_factor = 1.25, ep = ep,
+      balance_loss = { coefficient = 0.01 }, z_loss = 0.001 })
+  end },
+  mixtral = { make = function(ep)
+    return moe.model.mixtral_8x7b(with { kv_heads = 1, ffn = 24, expert_ffn = 24, experts = 4, k = 2,
+      ep = ep, capacity = "none" })
+  end },
+  deepseek = { biased = true, make = function(ep)
+    return moe.model.deepseek_v3(with { dense_layers = 1, q_rank = 8, kv_rank = 8, nope = 8,
+      rotary = 4, value_dim = 8, experts = 8, k = 2, expert_ffn = 8, shared_ffn = 8, ffn = 24,
+      ep = ep, capacity = "none", router = { groups = 2, top_groups = 1 },
+      bias_balance = { rate = 0.001 } })
+  end },
+}
+local SYSTEMS = {
+  plain = {}, lancet_dw = { moe.pass.dw_schedule {} }, zero = { moe.pass.zero {} },
+  recompute = { moe.pass.recompute {} },
+  partition = { moe.pass.irregular_a2a {}, moe.pass.used_rows {}, moe.pass.partition { parts = 2 } },
+  now = { places = true, moe.pass.prophet { use = "now", shadows = 1, hidden = 0 } },
+  next = { places = true, moe.pass.prophet { use = "next", shadows = 1, hidden = 0 } },
+}
+local SCHEDULES = { "1f1b", "combined_1f1b", "dualpipe", "dualpipev", "gpipe", "interleaved",
+  "interleaved_torch", "looped_bfs", "paired_1f1b", "v_half", "v_min", "zb_h1", "zb_h2", "zb_v" }
+
+local function run(c, pp)
+  local stages = { unpack(SYSTEMS[c.system]) }
+  if pp > 1 then stages[#stages + 1] = moe.pipeline[c.schedule] {} end
+  return moe.train { model = MODELS[c.model].make(c.ep), ranks = c.data * pp, steps = 2,
+    precision = "f64", init = "reference", tokens = "reference", poison = true,
+    grid = moe.grid { pp = pp, micro_batches = c.micro, layout = pp > 1 and c.layout or nil },
+    system = moe.system "plain" (stages), optimizer = { name = "adamw" } }
+end
+
+local function apart(a, b)
+  local worst = 0
+  for _, key in ipairs { "grad_l2", "param_l2" } do
+    for name, x in pairs(a[key]) do
+      worst = math.max(worst, math.abs(x - b[key][name]) / math.max(1e-12, math.abs(x)))
+    end
+  end
+  for i, loss in ipairs(a.losses) do worst = math.max(worst, math.abs(loss - b.losses[i])) end
+  return worst
+end
+
+local function text(c)
+  return ("%s %s pp=%d data=%d ep=%d micro=%d %s%s"):format(c.model, c.schedule, c.pp, c.data, c.ep,
+    c.micro, c.system, c.layout and " " .. c.layout or "")
+end
+
+-- Returns the list of cases, which a seed makes.
+local function cases(seed)
+  local list = {}
+  for _, schedule in ipairs { "1f1b", "interleaved", "zb_h1", "dualpipev" } do
+    for _, pp in ipairs { 2, 4 } do
+      for _, micro in ipairs { 1, 4, 8, 10 } do
+        for _, ranks in ipairs { { 1, 1 }, { 2, 1 }, { 2, 2 } } do
+          list[#list + 1] = { model = "gpt2", schedule = schedule, pp = pp, micro = micro,
+            data = ranks[1], ep = ranks[2], system = "plain" }
+        end
+      end
+    end
+  end
+  local state = seed
+  local function draw(from)
+    state = (state * 1103515245 + 12345) % 2 ^ 31
+    return from[math.floor(state / 2 ^ 16) % #from + 1]
+  end
+  local names, systems = { "gpt2", "mixtral", "deepseek" },
+    { "lancet_dw", "next", "now", "partition", "plain", "recompute", "zero" }
+  for _ = 1, DRAWS do
+    local data = draw { 1, 2 }
+    local c = { model = draw(names), schedule = draw(SCHEDULES), pp = draw { 2, 4 },
+      micro = draw { 2, 4, 8, 9 }, data = data, ep = data == 1 and 1 or draw { 1, 2 },
+      system = draw(systems) }
+    if SYSTEMS[c.system].places then c.ep = c.data end
+    local uneven = draw { true, false }
+    if uneven and (c.schedule == "1f1b" or c.schedule == "zb_h1") then
+      c.layout = c.pp == 2 and "Ettt|tttttL" or "E|tttt|ttt|tL"
+    end
+    list[#list + 1] = c
+  end
+  return list
+end
+
+local ones = {}  -- results of one pipeline rank
+
+local function check(c)
+  local ok, many = pcall(run, c, c.pp)
+  if not ok then
+    local message = tostring(many.message or many)
+    -- The schedule, or a technique in it, does not exist for these numbers.
+    local refused = message:find "%l_%l+:" or message:find "is not planned on several"
+      or message:find "two_way"
+    return refused and "refused" or "FAILED: " .. message
+  end
+  local key = ("%s %s %d %d %d"):format(c.model, c.system, c.data, c.ep, c.micro)
+  ones[key] = ones[key] or run(c, 1)
+  local one = ones[key]
+  local d = apart(one, many)
+  local exact = not MODELS[c.model].tied and c.schedule ~= "dualpipe"
+    and c.schedule ~= "looped_bfs"
+  if d > 1e-9 then return ("FAILED: %g apart"):format(d) end
+  if exact and many.digest ~= one.digest then return "FAILED: other bits" end
+  if c.schedule ~= "dualpipe" and many.losses[1] ~= one.losses[1] then
+    return "FAILED: another loss in the first step"
+  end
+  return exact and "same bits" or ("%.1e"):format(d)
+end
+
+local M = {}
+
+--- Runs every `every`-th case; returns how many ran and were refused, and the texts of failures.
+function M.run(every, seed, say)
+  local ran, refused, failures, list = 0, 0, {}, cases(seed)
+  for i = 1 + seed % every, #list, every do
+    local outcome = check(list[i])
+    if say then print(("%3d %s: %s"):format(i, text(list[i]), outcome)) end
+    if outcome == "refused" then refused = refused + 1 else ran = ran + 1 end
+    if outcome:find "FAILED" then failures[#failures + 1] = text(list[i]) .. ": " .. outcome end
+  end
+  return ran, refused, failures
+end
+
+return M
