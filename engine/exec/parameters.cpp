@@ -37,8 +37,8 @@ Persistent place(const Graph& graph, TensorId id, Shape full, int64_t holders,
     return {tensor.name, id, std::move(full), holders, local, part, sliced};
   }
   // Every rank holds all experts when inference keeps them in host memory.
-  if (tensor.expert && num_elements(full) == local) holders = 1;
-  for (size_t i = 0; tensor.expert && i < placed.size(); ++i) {
+  if (tensor.held.moe && num_elements(full) == local) holders = 1;
+  for (size_t i = 0; tensor.held.moe && i < placed.size(); ++i) {
     if (!tensor.name.starts_with(fmt::format("b{}.", placed[i].layer))) continue;
     const PlacementBounds& b = placed[i].bounds;
     if (num_elements(full) * b.residents == local * b.experts) {
@@ -109,7 +109,7 @@ PersistentTensors persistent_tensors(const Plan& plan) {
     const TensorId id = graph.find_tensor(info.name);
     if (!id.valid()) throw user_error("the graph lacks the model's parameter {}", info.name);
     const int64_t holders =
-        info.expert ? plan.spec.model->expert_group(graph.num_ranks).size : int64_t{1};
+        info.held.moe ? plan.spec.model->grid(graph.num_ranks).size(Axis::kEp) : int64_t{1};
     all.parameters.push_back(place(graph, id, info.shape, holders, all.placed));
     for (const char* suffix : kStateSuffixes) {
       const TensorId state = graph.find_tensor(info.name + suffix);

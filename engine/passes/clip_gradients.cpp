@@ -70,7 +70,7 @@ Graph clip_gradients(Graph graph, const PassContext& context) {
                         {{"norm", clip_norm(context.step.optimizer)}});
   for (size_t i = 0; i < updates.size(); ++i) {
     const TensorId clipped = graph.out(clip, i);
-    graph.tensor(clipped).expert = graph.tensor(inputs[i + 1]).expert;
+    graph.tensor(clipped).held = graph.tensor(inputs[i + 1]).held;
     graph.tensor(clipped).kind = TensorKind::kGradient;
     set_input(graph, updates[i], Role::kGradient, clipped);
   }

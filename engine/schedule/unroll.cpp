@@ -263,7 +263,7 @@ void Unroller::add_sum(TensorId t, size_t m) {
   op.micro = static_cast<int32_t>(m);
   op.is_dw = maker.is_dw;
   sum = to_.graph.out(id);
-  to_.graph.tensor(sum).expert = from_.tensor(t).expert;
+  to_.graph.tensor(sum).held = from_.tensor(t).held;
   to_.graph.tensor(sum).kind = from_.tensor(t).kind;
 }
 

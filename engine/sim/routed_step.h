@@ -41,7 +41,7 @@ enum class Side : uint8_t { kSource, kExperts };
 
 class RoutedStep {
  public:
-  /// `holders`: the group of ranks that together hold all experts (ModelSpec::expert_group).
+  /// `holders`: the group of ranks that together hold all experts (Axis::kEp).
   /// by_block: whether RoutedWork::blocks is given for compute ops at the experts. Keeps a
   /// reference to the graph.
   RoutedStep(const Graph& graph, const Group& holders, bool by_block = false);

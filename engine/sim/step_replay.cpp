@@ -28,8 +28,9 @@ StepReplay::StepReplay(const Plan& plan, const RankPlacements& policies,
       loaded_(plan.graph.num_ops(), -1) {
   const Graph& graph = plan.graph;
   if (plan.spec.routing != nullptr) {
-    routed_ = std::make_unique<RoutedStep>(graph, plan.spec.model->expert_group(graph.num_ranks),
-                                           plan.spec.cost->reads_blocks());
+    routed_ =
+        std::make_unique<RoutedStep>(graph, plan.spec.model->grid(graph.num_ranks).over(Axis::kEp),
+                                     plan.spec.cost->reads_blocks());
     offloaded_ = std::make_unique<OffloadedExperts>(graph, routed_->layers());
     placements_ = next_ = state_ = routed_->first_placements();
     add_policies(policies);

@@ -176,7 +176,7 @@ TEST_CASE("placements are in force in the step that the stage says") {
   Bytes expert = 0;  // parameters and momentum
   for (const Tensor& tensor : plan->graph.tensors()) {
     const bool lives = tensor.kind == TensorKind::kParam || tensor.kind == TensorKind::kState;
-    if (lives && tensor.expert) expert += num_elements(tensor.shape) / tensor.shape[0] * 8;
+    if (lives && tensor.held.moe) expert += num_elements(tensor.shape) / tensor.shape[0] * 8;
   }
   CHECK(moved == 2 * expert);
 }
@@ -196,7 +196,7 @@ TEST_CASE("a copy travels once there and its gradient once back") {
   }
   Bytes expert = 0;
   for (const Tensor& tensor : plan->graph.tensors()) {
-    if (tensor.kind == TensorKind::kParam && tensor.expert) {
+    if (tensor.kind == TensorKind::kParam && tensor.held.moe) {
       expert += num_elements(tensor.shape) / tensor.shape[0] * 8;
     }
   }

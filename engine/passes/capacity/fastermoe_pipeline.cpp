@@ -33,7 +33,7 @@ class Rounds {
     }
     send(ops.back(), parts);
     const OpId join = add_like(graph_, last, ops::kJoinPeers, last.name + ".join", parts, rounds());
-    graph_.tensor(graph_.out(join)).expert = graph_.tensor(last.outputs[0]).expert;
+    graph_.tensor(graph_.out(join)).held = graph_.tensor(last.outputs[0]).held;
     redirect(graph_, last.outputs[0], graph_.out(join));
     for (const OpId id : chain_) graph_.remove(id);
   }
@@ -52,7 +52,7 @@ class Rounds {
         add_like(graph_, op, graph_.def(id), fmt::format("{}.p{}", op.name, j), inputs, more);
     graph_.op(made).part = static_cast<int32_t>(j);
     part = graph_.out(made);
-    graph_.tensor(part).expert = graph_.tensor(op.outputs[0]).expert;
+    graph_.tensor(part).held = graph_.tensor(op.outputs[0]).held;
   }
 
   void send(OpId id, std::vector<TensorId>& parts) {

@@ -196,7 +196,7 @@ void Placer::widen_parameters(const ExchangedLayer& layer, TensorId placement,
   const auto join = [&](const std::string& name, const std::vector<TensorId>& parts, int64_t axis) {
     const OpId whole = add(ops::kConcat, name, parts, {{"axis", axis}, {"view", int64_t{1}}},
                            layer.gate, Segment::kExpert);
-    graph_.tensor(graph_.out(whole)).expert = true;
+    graph_.tensor(graph_.out(whole)).held.moe = true;
     where.push_back(whole);
     return graph_.out(whole);
   };
@@ -207,7 +207,7 @@ void Placer::widen_parameters(const ExchangedLayer& layer, TensorId placement,
       const std::vector<ShadowRange> ranges = ops::shadow_ranges(graph_.op(copies[c]));
       for (size_t r = 0; r < ranges.size(); ++r) {
         const TensorId copy = graph_.out(copies[c], r * parameters.size() + i);
-        graph_.tensor(copy).expert = true;
+        graph_.tensor(copy).held.moe = true;
         if (ranges[r].share.begin > 0) {
           parts.back() = join(name + ".slot", {parts.back(), copy}, 1);
         } else {

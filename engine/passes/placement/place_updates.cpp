@@ -72,7 +72,7 @@ void sum_over_residents(Graph& graph, const Placed& layer, const Attrs& bounds) 
   graph.op(sum).segment = Segment::kUpdate;
   graph.op(sum).layer = graph.op(layer.place).layer;
   for (size_t i = 0; i < updates.size(); ++i) {
-    graph.tensor(graph.out(sum, i)).expert = true;
+    graph.tensor(graph.out(sum, i)).held.moe = true;
     graph.op(updates[i]).inputs[gradient_input(graph, updates[i])] = graph.out(sum, i);
   }
 }
