@@ -150,7 +150,7 @@ Graph with_biases_last(const Graph& graph) {
   const std::vector<OpId> producers = graph.producers();
   const auto summed = [&](TensorId t) {
     const OpId maker = t.valid() ? producers[t.index()] : OpId();
-    return maker.valid() && graph.def(maker).collective == Collective::kAllReduce;
+    return maker.valid() && carries(graph, maker, Payload::kGradients);
   };
   std::vector<OpId> order, last;
   bool forward = true;

@@ -21,7 +21,7 @@ double share_of(const Graph& graph, const Op& update, OpId maker) {
         "clip_norm",
         graph.op(maker).name);
   }
-  if (def.collective != Collective::kAllReduce) return 1;
+  if (def.payload != Payload::kGradients) return 1;
   return 1.0 / static_cast<double>(group_of(graph, graph.op(maker)).size);
 }
 

@@ -22,7 +22,7 @@ bool is_update(const Graph& graph, OpId id) {
 std::vector<OpId> updates_behind(const Graph& graph, OpId sum,
                                  const std::vector<std::vector<OpId>>& readers) {
   std::vector<OpId> updates;
-  if (graph.def(sum).collective != Collective::kAllReduce) return {};
+  if (!carries(graph, sum, Payload::kGradients)) return {};
   for (const TensorId t : graph.op(sum).outputs) {
     const std::vector<OpId>& of = readers[t.index()];
     if (of.size() != 1 || !is_update(graph, of[0])) return {};
