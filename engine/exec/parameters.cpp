@@ -67,30 +67,33 @@ std::vector<PlacedLayer> placed_layers(const Graph& graph) {
   return layers;
 }
 
-/// Throws RunError unless all residents of an expert have the same bits as its owner.
+/// Throws RunError unless all residents of an expert, in all groups of ranks that hold all experts,
+/// have the same bits as its owner in the first group.
 void check_residents(const PersistentTensors& all, const Persistent& p, const AllBuffers& ranks,
                      size_t element_bytes) {
   const Placement placement = placement_of(all.placed[static_cast<size_t>(p.layer)], *ranks[0]);
   const size_t bytes = static_cast<size_t>(p.size() / placement.bounds().experts) * element_bytes;
-  const auto data = [&](int64_t device, int64_t expert) {
-    return static_cast<const std::byte*>(ranks[static_cast<size_t>(device)]->at(p.tensor)) +
-           static_cast<size_t>(placement.slot_of(expert, device)) * bytes;
+  const auto data = [&](int64_t rank, int64_t expert) {
+    return static_cast<const std::byte*>(ranks[static_cast<size_t>(rank)]->at(p.tensor)) +
+           static_cast<size_t>(placement.slot_of(expert, rank % p.holders)) * bytes;
   };
   for (int64_t e = 0; e < placement.bounds().experts; ++e) {
     const int64_t owner = placement.owner(e);
-    for (const int64_t d : placement.holders(e)) {
-      if (!placement.is_resident(e, d) || std::memcmp(data(d, e), data(owner, e), bytes) == 0) {
+    for (int64_t r = 0; r < static_cast<int64_t>(ranks.size()); ++r) {
+      if (!placement.is_resident(e, r % p.holders) ||
+          std::memcmp(data(r, e), data(owner, e), bytes) == 0) {
         continue;
       }
       throw run_error("parameter or state {}: ranks {} and {} hold different values of expert {}",
-                      p.name, owner, d, e);
+                      p.name, owner, r, e);
     }
   }
 }
 
 /// Throws RunError unless ranks r and r - p.holders have the same bits of `p`, for every r >=
-/// p.holders.
+/// p.holders. Slots of a placement may hold no expert; check_residents() compares the others.
 void check_copies(const Persistent& p, const AllBuffers& ranks, size_t bytes) {
+  if (p.layer >= 0) return;
   const auto holders = static_cast<size_t>(p.holders * p.sliced.size);
   for (size_t r = holders; r < ranks.size(); ++r) {
     if (std::memcmp(ranks[r]->at(p.tensor), ranks[r - holders]->at(p.tensor), bytes) == 0) continue;
@@ -175,7 +178,7 @@ std::vector<TensorSlice> slices_on(const PersistentTensors& all, const Persisten
   const int64_t each = p.size() / placement.bounds().experts;
   std::vector<TensorSlice> result;
   for (int64_t s = 0; s < placement.bounds().residents; ++s) {
-    const int64_t expert = placement.at(rank, s);
+    const int64_t expert = placement.at(rank % p.holders, s);
     if (expert >= 0) result.push_back({rank, s * each, expert * each, each});
   }
   return result;
@@ -278,6 +281,7 @@ void add_measure(const PersistentTensors& all, const Update& update, const RankB
                  int64_t rank, const T* gradient, Measure& sum) {
   Persistent p = all.parameters[static_cast<size_t>(update.parameter)];
   p.sliced = update.sliced;  // as the gradient is, while every rank has the whole parameter
+  if (p.sliced.size > 1) p.layer = -1;  // no placement moves what is sliced
   for (const TensorSlice& s : slices(all, p, buffers)) {
     if (s.rank != rank) continue;
     const Measure part = measure(gradient + s.at, s.n, s.first);

@@ -48,6 +48,7 @@ class RoutedStep {
   RoutedStep(const RoutedStep&) = delete;
 
   const std::vector<MoeLayer>& layers() const { return layers_; }
+  const Group& holders() const { return holders_; }
   /// Returns the placement of each layer before the first step: plain expert parallelism.
   std::vector<Placement> first_placements() const;
 
