@@ -51,7 +51,8 @@ json inference_json(const RunResult& result, const Plan& plan, const DataSource&
                     int64_t first_step) {
   const Model& model = *plan.spec.model;
   const int64_t ranks = plan.spec.num_ranks;
-  const auto batches = served_layers(result, ranks, model.experts);
+  const Group holders = model.grid(ranks).over(Axis::kEp);
+  const auto batches = served_layers(result, holders, ranks, model.experts);
   json phase_2 = json::array(), again = json::array(), rows = json::array();
   for (const std::vector<ServedLayer>& batch : batches) {
     json again_of = json::array(), rows_of = json::array();
@@ -67,9 +68,9 @@ json inference_json(const RunResult& result, const Plan& plan, const DataSource&
       {"digest", fmt::format("{:016x}", digest_of(result.predictions))},
       {"accuracy", accuracy(result.predictions, ranks, model.tokens_per_rank(), data, first_step)},
       {"phase_2", phase_2},
-      {"placed_again", again}};
+      {"placed_again", again},
+      {"rows", rows}};
   add_times(plan, result.timelines, out);
-  if (model.ep == 0 || model.ep == ranks) out["rows"] = rows;
   return out;
 }
 

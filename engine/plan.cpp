@@ -239,10 +239,15 @@ void refuse_without_pipeline(const PlanSpec& spec) {
   if (clip_norm(spec.optimizer) > 0) {
     refuse("optimizer.clip_norm, the norm of the gradients of all ranks,", "omit it");
   }
-  if (spec.pipeline.shape.placing == pipeline::Placing::kTwoWay &&
-      spec.model->bias_balance.rate > 0) {
-    refuse("model.bias_balance, whose loads the two copies of a stage would have to add,",
-           "take a schedule in which one rank holds a stage");
+  if (spec.pipeline.shape.placing != pipeline::Placing::kTwoWay) return;
+  constexpr const char* kRemedy = "take a schedule in which one pipeline rank holds a stage";
+  if (spec.model->bias_balance.rate > 0) {
+    refuse("model.bias_balance, whose loads the two copies of a stage would have to add,", kRemedy);
+  }
+  const std::vector<Stage>& stages = spec.system.stages;
+  if (std::any_of(stages.begin(), stages.end(),
+                  [](const Stage& s) { return kind_of(s) == StageKind::kPlacement; })) {
+    refuse("a placement of experts, which the two copies of a stage would have to share,", kRemedy);
   }
 }
 

@@ -407,8 +407,7 @@ int result_in_turns(lua_State* L) {
 int too_large_together(lua_State* L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   const auto bytes_of = [](const Plan& plan) {
-    return static_cast<double>(plan.memory.peak_bytes()) *
-           static_cast<double>(plan.graph.num_ranks);
+    return static_cast<double>(plan.memory.peak_bytes()) * static_cast<double>(plan.num_ranks());
   };
   double needed = 0;
   for (size_t i = 1; i <= lua_objlen(L, 1); ++i) {

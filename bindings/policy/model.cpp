@@ -95,7 +95,7 @@ int builder_parameter(lua_State* L) {
   const bool experts = lua_toboolean(L, -1) != 0;
   lua_getfield(L, 2, "shape");
   const Shape shape = check_shape(L, lua_gettop(L), "b:parameter: shape");
-  session.push_tensor(L, session.builder()->parameter(name, shape, init, experts));
+  session.push_tensor(L, session.builder()->parameter(name, shape, init, {.moe = experts}));
   return 1;
 }
 
@@ -229,7 +229,7 @@ json counts_of(const Model& model) {
   json parameters = json::array();
   for (const ParamInfo& info : model.parameters) {
     parameters.push_back(
-        {{"name", info.name}, {"elements", num_elements(info.shape)}, {"expert", info.expert}});
+        {{"name", info.name}, {"elements", num_elements(info.shape)}, {"expert", info.held.moe}});
   }
   double flops = 0;
   for (const Op& op : model.forward.ops()) {

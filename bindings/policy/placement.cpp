@@ -218,7 +218,7 @@ json placement_json(const PlacementRecord& record, const Placement& before) {
           {"moves", moves},
           {"copies", shadow_moves(placement).size()},
           {"max_load", most(record.computed)},
-          {"mean_load", static_cast<double>(sum) / static_cast<double>(record.bounds.devices)},
+          {"mean_load", static_cast<double>(sum) / static_cast<double>(record.computed.size())},
           {"max_load_plain", most(record.computed_plain)}};
 }
 

@@ -40,17 +40,20 @@ uint64_t digest_of(const std::vector<std::vector<int32_t>>& predictions) {
   return digest;
 }
 
-std::vector<int64_t> rows_of_owners(const MoeStats& layer, int64_t ranks, int64_t experts) {
+std::vector<int64_t> rows_of_owners(const MoeStats& layer, const Group& group, int64_t ranks,
+                                    int64_t experts) {
   std::vector<int64_t> rows(static_cast<size_t>(ranks));
   for (size_t i = 0; i < layer.counts.size(); ++i) {
-    const int64_t expert = static_cast<int64_t>(i) % experts;
-    rows[static_cast<size_t>(expert * ranks / experts)] += layer.counts[i];
+    const int64_t source = static_cast<int64_t>(i) / experts,
+                  expert = static_cast<int64_t>(i) % experts;
+    const int64_t owner = group.member(source, expert * group.size / experts);
+    rows[static_cast<size_t>(owner)] += layer.counts[i];
   }
   return rows;
 }
 
-std::vector<std::vector<ServedLayer>> served_layers(const RunResult& result, int64_t ranks,
-                                                    int64_t experts) {
+std::vector<std::vector<ServedLayer>> served_layers(const RunResult& result, const Group& group,
+                                                    int64_t ranks, int64_t experts) {
   std::vector<std::vector<ServedLayer>> batches;
   for (size_t i = 0; i < result.moe.size(); ++i) {
     const std::vector<OffloadRecord> none;
@@ -60,7 +63,7 @@ std::vector<std::vector<ServedLayer>> served_layers(const RunResult& result, int
     for (const MoeStats& layer : result.moe[i]) {
       const OffloadRecord* const offload = offload_of(offloads, layer.layer);
       layers.push_back(offload == nullptr
-                           ? ServedLayer{false, false, rows_of_owners(layer, ranks, experts)}
+                           ? ServedLayer{false, false, rows_of_owners(layer, group, ranks, experts)}
                            : ServedLayer{offload->fine_tunes, offload->again, offload->rows});
     }
     batches.push_back(std::move(layers));

@@ -18,10 +18,11 @@ std::vector<double> accuracy(const std::vector<std::vector<int32_t>>& prediction
 /// Returns the FNV-1a 64 hash of all predictions, in the order of batches and ranks.
 uint64_t digest_of(const std::vector<std::vector<int32_t>>& predictions);
 
-/// Returns, for each rank, the rows that it computes if each expert is on its owner only. Requires:
-/// the number of ranks divides the number of experts or the reverse, and there are no groups of
-/// ranks.
-std::vector<int64_t> rows_of_owners(const MoeStats& layer, int64_t ranks, int64_t experts);
+/// Returns, for each rank, the rows that it computes if each expert is on its owner only, in every
+/// group of ranks that hold all experts. Requires: the size of the group divides the number of
+/// experts or the reverse.
+std::vector<int64_t> rows_of_owners(const MoeStats& layer, const Group& group, int64_t ranks,
+                                    int64_t experts);
 
 /// What the experts of one MoE layer did in one batch.
 struct ServedLayer {
@@ -30,7 +31,7 @@ struct ServedLayer {
 };
 /// Returns the MoE layers of all batches as [batch][layer]. A layer that Lina's inference did not
 /// place (it has no OffloadRecord) has the rows of rows_of_owners().
-std::vector<std::vector<ServedLayer>> served_layers(const RunResult& result, int64_t ranks,
-                                                    int64_t experts);
+std::vector<std::vector<ServedLayer>> served_layers(const RunResult& result, const Group& group,
+                                                    int64_t ranks, int64_t experts);
 
 }  // namespace moe

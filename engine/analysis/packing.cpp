@@ -9,7 +9,7 @@ namespace {
 double bytes_of_expert(const Model& model) {
   int64_t elements = 0;
   for (const ParamInfo& info : model.parameters) {
-    if (info.expert) elements += num_elements(info.shape) / model.experts;
+    if (info.held.moe) elements += num_elements(info.shape) / model.experts;
   }
   return static_cast<double>(2 * elements * (model.dtype == DType::kF16 ? 2 : 4));
 }

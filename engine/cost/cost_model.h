@@ -180,11 +180,11 @@ struct NarrowProducts {
 ///
 /// A collective that is not in rounds takes its time by payload per rank from a table of measured
 /// times: that of its kind in `tables`, if it runs among all ranks (a half of an all-reduce takes
-/// half of the time in the table of all-reduces); else Cluster::collective_times, if the cluster is
-/// one node. An all-to-all whose pairs exchange different numbers of bytes takes its closed form
-/// times the ratio of measured time and closed form of as many bytes in even pieces. Without such a
-/// table, and in rounds, it takes its closed form. `times` replaces roofline times of
-/// place_expected, fine_tune and swap_in.
+/// half of the time in the table of all-reduces); else Cluster::collective_times for its groups'
+/// size, if each group lies inside a node. An all-to-all whose pairs exchange different numbers of
+/// bytes takes its closed form times the ratio of measured time and closed form of as many bytes in
+/// even pieces. Without such a table, and in rounds, it takes its closed form. `times` replaces
+/// roofline times of place_expected, fine_tune and swap_in.
 class RooflineCost : public CostModel {
  public:
   /// Throws UserError for a cluster that check() refuses, for a device without rates, and for times

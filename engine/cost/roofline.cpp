@@ -167,21 +167,23 @@ std::optional<RooflineCost::Measured> RooflineCost::measured_collective(
     const Graph& graph, OpId op, const RoutedWork& routed) const {
   const Collective collective = graph.def(op).collective;
   const auto table = tables_.find(is_half(collective) ? Collective::kAllReduce : collective);
-  const int64_t size = group_of(graph, graph.op(op)).size;
+  const Group group = group_of(graph, graph.op(op));
   const bool whole = round_of(graph, graph.op(op)).of == 1;
   const double bytes = payload_bytes(graph, op, routed.work);
-  if (table != tables_.end() && size == graph.num_ranks && whole) {
+  if (table != tables_.end() && group.size == graph.num_ranks && whole) {
     const auto ns = static_cast<double>(table->second.at(bytes));
     const bool half = table->first != collective;  // nothing is measured of a half itself
     return Measured{half ? std::ceil(ns / 2) : ns, half};
   }
-  if (collective_times_ == nullptr || cluster_.nodes > 1 || !whole || size < 2 || bytes <= 0 ||
-      collective == Collective::kHandoff) {
+  // The tables are of ranks of one node, in which every group must lie.
+  if (collective_times_ == nullptr || !whole || group.size < 2 || bytes <= 0 ||
+      collective == Collective::kHandoff ||
+      cluster_.devices_per_node % (group.size * group.stride) != 0) {
     return std::nullopt;
   }
   const OpGrid* const grid = collective_times_->find(measured_name(collective), "bf16");
   if (grid == nullptr) return std::nullopt;
-  const OpTime time = grid->at(std::array{static_cast<double>(size), bytes});
+  const OpTime time = grid->at(std::array{static_cast<double>(group.size), bytes});
   if (routed.bytes == nullptr && routed.steps == nullptr) {
     return Measured{std::ceil(time.ns), time.extrapolated};
   }
@@ -315,8 +317,9 @@ std::string RooflineCost::describe() const {
       device.gemm_flops_per_s / 1e12, device.vector_flops_per_s / 1e12,
       device.memory_bytes_per_s / 1e9, static_cast<double>(device.launch_ns) / 1e3,
       context_.slot_occupancy,
-      collective_times_ != nullptr && cluster_.nodes == 1
-          ? fmt::format("with even pieces as measured on {}, else ", collective_times_->gpu())
+      collective_times_ != nullptr && cluster_.devices_per_node > 1
+          ? fmt::format("{}with even pieces as measured on {}, else ",
+                        cluster_.nodes > 1 ? "inside a node " : "", collective_times_->gpu())
           : "");
   const OverlapSlowdown& slowdown = cluster_.overlap_slowdown;
   if (slowdown.gemm > 1 || slowdown.memory > 1) {

@@ -39,8 +39,8 @@ Persistent place(const Graph& graph, TensorId id, Shape full, int64_t holders,
     return {tensor.name, id, std::move(full), holders, local, part, sliced};
   }
   // Every rank holds all experts when inference keeps them in host memory.
-  if (tensor.expert && num_elements(full) == local) holders = 1;
-  for (size_t i = 0; tensor.expert && i < placed.size(); ++i) {
+  if (tensor.held.moe && num_elements(full) == local) holders = 1;
+  for (size_t i = 0; tensor.held.moe && i < placed.size(); ++i) {
     if (!tensor.name.starts_with(fmt::format("b{}.", placed[i].layer))) continue;
     const PlacementBounds& b = placed[i].bounds;
     if (num_elements(full) * b.residents == local * b.experts) {
@@ -69,25 +69,27 @@ std::vector<PlacedLayer> placed_layers(const Graph& graph) {
   return layers;
 }
 
-/// Throws RunError unless all residents of an expert have the same bits as its owner.
+/// Throws RunError unless all residents of an expert, in all groups of ranks that hold all experts,
+/// have the same bits as its owner in the first group.
 void check_residents(const PersistentTensors& all, const Persistent& p, const AllBuffers& ranks,
                      size_t element_bytes) {
   const auto rank_of = [&](int64_t device) { return static_cast<size_t>(p.first_rank + device); };
   const Placement placement =
       placement_of(all.placed[static_cast<size_t>(p.layer)], *ranks[rank_of(0)]);
   const size_t bytes = static_cast<size_t>(p.size() / placement.bounds().experts) * element_bytes;
-  const auto data = [&](int64_t device, int64_t expert) {
-    return static_cast<const std::byte*>(ranks[rank_of(device)]->at(p.tensor)) +
-           static_cast<size_t>(placement.slot_of(expert, device)) * bytes;
+  const auto data = [&](int64_t rank, int64_t expert) {
+    return static_cast<const std::byte*>(ranks[rank_of(rank)]->at(p.tensor)) +
+           static_cast<size_t>(placement.slot_of(expert, rank % p.holders)) * bytes;
   };
   for (int64_t e = 0; e < placement.bounds().experts; ++e) {
     const int64_t owner = placement.owner(e);
-    for (const int64_t d : placement.holders(e)) {
-      if (!placement.is_resident(e, d) || std::memcmp(data(d, e), data(owner, e), bytes) == 0) {
+    for (int64_t r = 0; r < all.num_ranks; ++r) {
+      if (!placement.is_resident(e, r % p.holders) ||
+          std::memcmp(data(r, e), data(owner, e), bytes) == 0) {
         continue;
       }
       throw run_error("parameter or state {}: ranks {} and {} hold different values of expert {}",
-                      p.name, rank_of(owner), rank_of(d), e);
+                      p.name, rank_of(owner), rank_of(r), e);
     }
   }
 }
@@ -101,8 +103,10 @@ void check_equal(const Persistent& p, const Persistent& other, size_t a, size_t 
 }
 
 /// Throws RunError unless ranks r and r - p.holders have the same bits of `p`, for every r >=
-/// p.holders of the `num_ranks` ranks of its pipeline rank.
+/// p.holders of the `num_ranks` ranks of its pipeline rank. Slots of a placement may hold no expert;
+/// check_residents() compares the others.
 void check_copies(const Persistent& p, const AllBuffers& ranks, int64_t num_ranks, size_t bytes) {
+  if (p.layer >= 0) return;
   const int64_t holders = p.holders * p.sliced.size;
   for (int64_t r = p.first_rank + holders; r < p.first_rank + num_ranks; ++r) {
     check_equal(p, p, static_cast<size_t>(r - holders), static_cast<size_t>(r), ranks, bytes);
@@ -126,7 +130,7 @@ PersistentTensors tensors_of(const Plan& plan) {
       continue;
     }
     const int64_t holders =
-        info.expert ? plan.spec.model->expert_group(graph.num_ranks).size : int64_t{1};
+        info.held.moe ? plan.spec.model->grid(graph.num_ranks).size(Axis::kEp) : int64_t{1};
     all.parameters.push_back(place(graph, id, info.shape, holders, all.placed));
     for (const char* suffix : kStateSuffixes) {
       const TensorId state = graph.find_tensor(info.name + suffix);
@@ -249,7 +253,7 @@ std::vector<TensorSlice> slices_on(const PersistentTensors& all, const Persisten
   const int64_t each = p.size() / placement.bounds().experts;
   std::vector<TensorSlice> result;
   for (int64_t s = 0; s < placement.bounds().residents; ++s) {
-    const int64_t expert = placement.at(rank, s);
+    const int64_t expert = placement.at(rank % p.holders, s);
     if (expert >= 0) result.push_back({rank, s * each, expert * each, each});
   }
   return result;
@@ -356,6 +360,7 @@ void add_measure(const PersistentTensors& all, const Update& update, const RankB
                  int64_t rank, const T* gradient, Measure& sum) {
   Persistent p = all.parameters[static_cast<size_t>(update.parameter)];
   p.sliced = update.sliced;  // as the gradient is, while every rank has the whole parameter
+  if (p.sliced.size > 1) p.layer = -1;  // no placement moves what is sliced
   for (const TensorSlice& s : slices(all, p, buffers)) {
     if (s.rank != rank) continue;
     const Measure part = measure(gradient + s.at, s.n, s.first);

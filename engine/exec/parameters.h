@@ -32,7 +32,7 @@ struct Persistent {
   /// rank stores a whole part.
   Group sliced = {1, 1};
   /// Index into PersistentTensors::placed when a placement sets which ranks hold which experts
-  /// (`holders` is then all devices); -1 otherwise.
+  /// (`holders` is then the placement's devices); -1 otherwise.
   int32_t layer = -1;
   /// The first rank of its pipeline rank; other ranks are counted from there.
   int64_t first_rank = 0;

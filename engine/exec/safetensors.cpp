@@ -74,7 +74,7 @@ struct Layout {
 Layout layout_of(const ParamInfo& info, const TensorSource& source) {
   Layout l;
   size_t axis = 0;
-  if (info.expert) l.experts = info.shape[axis++];
+  if (info.held.moe) l.experts = info.shape[axis++];
   l.rows = axis < info.shape.size() ? info.shape[axis++] : 1;
   for (; axis < info.shape.size(); ++axis) l.cols *= info.shape[axis];
   l.parts = static_cast<int64_t>(source.names.size());
@@ -91,8 +91,8 @@ Layout layout_of(const ParamInfo& info, const TensorSource& source) {
 /// Returns the shape that a tensor in the file has.
 Shape shape_in_file(const ParamInfo& info, const Layout& l) {
   Shape shape = info.shape;
-  if (info.expert && l.each) shape.erase(shape.begin());
-  const size_t rows = info.expert && !l.each ? 1 : 0;
+  if (info.held.moe && l.each) shape.erase(shape.begin());
+  const size_t rows = info.held.moe && !l.each ? 1 : 0;
   shape[rows] = l.part_rows();
   if (l.transposed && shape.size() > rows + 1) std::swap(shape[rows], shape[rows + 1]);
   return shape;

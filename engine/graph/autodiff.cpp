@@ -123,7 +123,7 @@ std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss)
   for (size_t t = 0; t < num_tensors; ++t) {
     if (graph.tensors()[t].kind != TensorKind::kParam || !grads[t].valid()) continue;
     const TensorId param(static_cast<int64_t>(t));
-    graph.tensor(grads[t]).expert = graph.tensor(param).expert;
+    graph.tensor(grads[t]).held = graph.tensor(param).held;
     result.emplace_back(param, grads[t]);
   }
   // Tensor ids of gradients ascend in the order in which backward ops were appended.

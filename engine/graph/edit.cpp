@@ -132,7 +132,7 @@ class Splitter {
     graph_.op(made).part = part_of_part(op, p, sizes_.size());
     for (size_t i = 0; i < op.outputs.size(); ++i) {
       const TensorId t = graph_.out(made, i);
-      graph_.tensor(t).expert = graph_.tensor(op.outputs[i]).expert;
+      graph_.tensor(t).held = graph_.tensor(op.outputs[i]).held;
       check_length(op.outputs[i], t, p);
       parts_[op.outputs[i]].push_back(t);
     }
@@ -178,7 +178,7 @@ class Splitter {
         add_like(graph_, op, graph_.table().basic(BasicOp::kConcat),
                  fmt::format("{}.concat{}", op.name, i), parts_[t], {{"axis", int64_t{axis(t)}}});
     inherit(made, op);
-    graph_.tensor(graph_.out(made)).expert = graph_.tensor(t).expert;
+    graph_.tensor(graph_.out(made)).held = graph_.tensor(t).held;
     redirect(graph_, t, graph_.out(made));
   }
 

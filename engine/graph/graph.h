@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/base/grid.h"
 #include "engine/base/ids.h"
 #include "engine/base/names.h"
 #include "engine/base/units.h"
@@ -75,9 +76,7 @@ struct Tensor {
   Shape shape;
   DType dtype = DType::kF32;
   TensorKind kind = TensorKind::kActivation;
-  /// True for a parameter of experts, and for its gradient and state tensors. Ranks hold different
-  /// experts, so the gradient is summed only over the ranks that hold the same ones.
-  bool expert = false;
+  Held held;  // of a parameter, its gradient and its states
   /// For rows in blocks of slots ([E,C,..] or [El,P,C,..]), if not 0: only the rows in use are
   /// stored, block after block, and there is room for this number of rows. The shape still states
   /// the blocks with their capacity. See ops/stored_rows.h.

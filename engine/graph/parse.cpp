@@ -129,7 +129,7 @@ class GraphParser {
  private:
   struct Output {
     int64_t label;
-    bool expert = false;
+    Held held;
     std::optional<TensorKind> kind;
     std::optional<std::string> name;
   };
@@ -173,7 +173,7 @@ class GraphParser {
     tensor.name = in.word("the tensor's name");
     if (in.peek_word() == "expert") {
       in.word("'expert'");
-      tensor.expert = true;
+      tensor.held.moe = true;
     }
     expect_end(in);
     define(in, label, std::move(tensor));
@@ -183,7 +183,7 @@ class GraphParser {
     while (const auto word = in.peek_word()) {
       in.word("a flag");
       if (*word == "expert") {
-        output.expert = true;
+        output.held.moe = true;
       } else if (*word == "as") {
         output.name = in.word("the tensor's name");
       } else if (const auto kind = find_named<TensorKind>(*word)) {
@@ -228,7 +228,7 @@ class GraphParser {
                     .shape = std::move(specs[i].shape),
                     .dtype = specs[i].dtype,
                     .kind = outputs[i].kind.value_or(usual_tensor_kind(op.phase)),
-                    .expert = outputs[i].expert,
+                    .held = outputs[i].held,
                     .stored_rows = specs[i].stored_rows};
       op.outputs.push_back(define(in, outputs[i].label, std::move(tensor)));
     }

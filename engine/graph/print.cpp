@@ -27,7 +27,7 @@ std::string id_text(TensorId id) {
 std::string output_text(const Graph& graph, const Op& op, size_t i) {
   const Tensor& tensor = graph.tensor(op.outputs[i]);
   std::string text = id_text(op.outputs[i]);
-  if (tensor.expert) text += " expert";
+  if (tensor.held.moe) text += " expert";
   if (tensor.kind != usual_tensor_kind(op.phase)) text += fmt::format(" {}", name_of(tensor.kind));
   if (tensor.name != output_name(op.name, i)) text += fmt::format(" as {}", tensor.name);
   return text;
@@ -70,7 +70,7 @@ std::string print(const Graph& graph) {
     if (producers[t].valid()) continue;
     const Tensor& tensor = graph.tensors()[t];
     text += fmt::format("%{} {} {} {} {}{}\n", t, name_of(tensor.kind), name_of(tensor.dtype),
-                        shape_text(tensor.shape), tensor.name, tensor.expert ? " expert" : "");
+                        shape_text(tensor.shape), tensor.name, tensor.held.moe ? " expert" : "");
   }
   for (const Op& op : graph.ops()) {
     if (op.kind.valid()) text += op_text(graph, op) + "\n";

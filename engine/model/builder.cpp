@@ -40,11 +40,9 @@ Graph parameters_first(const Graph& graph) {
 }  // namespace
 
 ModelBuilder::ModelBuilder(Graph& graph, ModelSpec spec, GateSpec gate, int64_t num_ranks)
-    : graph_(graph),
-      spec_(std::move(spec)),
-      gate_(std::move(gate)),
-      holders_(spec_.expert_group(num_ranks)) {
+    : graph_(graph), spec_(std::move(spec)), gate_(std::move(gate)) {
   check(spec_, num_ranks);
+  grid_ = spec_.grid(num_ranks);
   check_router_losses(spec_, gate_);
   graph_.name = spec_.name;
   graph_.num_ranks = num_ranks;
@@ -70,28 +68,28 @@ TensorId ModelBuilder::declare(std::vector<ParamInfo>& list, ParamInfo info, Ten
         "length of at least 1",
         spec_.name, info.name, shape_text(shape));
   }
-  if (info.expert) {
+  if (info.held.moe) {
     if (shape[0] != spec_.experts) {
       throw user_error(
           "model '{}': the parameter '{}' of experts has the shape {}, but its first "
           "axis must be the {} experts",
           spec_.name, info.name, shape_text(shape), spec_.experts);
     }
-    shape[0] /= holders_.size;
+    shape[0] /= grid_.size(Axis::kEp);
   }
-  const TensorId id = graph_.add_tensor({info.name, std::move(shape), dtype, kind, info.expert});
+  const TensorId id = graph_.add_tensor({info.name, std::move(shape), dtype, kind, info.held});
   list.push_back(std::move(info));
   return id;
 }
 
 TensorId ModelBuilder::parameter(std::string_view name, const Shape& shape, ParamInfo::Init init,
-                                 bool expert) {
-  return declare(parameters_, {full_name(name), shape, expert, init}, TensorKind::kParam,
+                                 Held held) {
+  return declare(parameters_, {full_name(name), shape, held, init}, TensorKind::kParam,
                  dtype_of(spec_.dtypes.weights, spec_.dtype));
 }
 
 TensorId ModelBuilder::state(std::string_view name, const Shape& shape) {
-  return declare(states_, {full_name(name), shape, false, ParamInfo::Init::kZero},
+  return declare(states_, {full_name(name), shape, Held(), ParamInfo::Init::kZero},
                  TensorKind::kState, DType::kF32);
 }
 

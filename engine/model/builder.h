@@ -20,8 +20,7 @@ class ModelBuilder {
   const ModelSpec& spec() const { return spec_; }
   const GateSpec& gate() const { return gate_; }
   const Graph& graph() const { return graph_; }
-  /// Ranks that together hold all experts.
-  const Group& holders() const { return holders_; }
+  const Grid& grid() const { return grid_; }
   TensorId ids() const { return ids_; }
   TensorId targets() const { return targets_; }
   /// Returns the length of the last axis.
@@ -34,10 +33,10 @@ class ModelBuilder {
   /// Sets the segment of the ops that follow.
   void begin_segment(Segment segment) { segment_ = segment; }
 
-  /// Declares a parameter. shape: of the full tensor; with `expert` its first axis is the experts.
+  /// Declares a parameter. shape: of the full tensor; of experts its first axis is the experts.
   /// Throws UserError if the model has a parameter or state of this name, or the shape is empty.
   TensorId parameter(std::string_view name, const Shape& shape, ParamInfo::Init init,
-                     bool expert = false);
+                     Held held = {});
   /// Declares a state of the model, which is 0 at first.
   TensorId state(std::string_view name, const Shape& shape);
   /// Returns the parameter of this full name ("wte"); throws UserError if there is none.
@@ -65,7 +64,7 @@ class ModelBuilder {
   Graph& graph_;
   const ModelSpec spec_;
   const GateSpec gate_;
-  const Group holders_;
+  Grid grid_;
   TensorId ids_, targets_;
   std::vector<ParamInfo> parameters_, states_;
   std::vector<Router> routers_;

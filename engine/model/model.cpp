@@ -34,7 +34,7 @@ void check(const ModelSpec& model, int64_t num_ranks) {
   check_fields(model, "model");
   check_range("k", model.k, 1, model.experts);
   check_range("ep", model.ep, 0, num_ranks);
-  const int64_t ep = model.expert_group(num_ranks).size;
+  const int64_t ep = model.ep > 0 ? model.ep : num_ranks;
   if (num_ranks < 1 || num_ranks % ep != 0) {
     throw user_error("model.ep = {}, allowed: a divisor of the {} ranks, or 0 for all of them", ep,
                      num_ranks);

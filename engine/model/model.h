@@ -163,14 +163,11 @@ struct ModelSpec {
   double tokens_per_step(int64_t num_ranks) const {
     return static_cast<double>(tokens_per_rank()) * static_cast<double>(num_ranks * micro_batches);
   }
-  /// Returns the size and stride of an expert-parallel group: consecutive ranks that together hold
-  /// all experts, so that every expert has one resident per group.
-  Group expert_group(int64_t num_ranks) const { return {ep > 0 ? ep : num_ranks, 1}; }
-  /// Returns the group of ranks that hold the same experts, over which the gradients of experts are
-  /// summed; its size is 1 where every expert is on one rank only.
-  Group resident_group(int64_t num_ranks) const {
-    const int64_t size = expert_group(num_ranks).size;
-    return {num_ranks / size, size};
+  /// Returns the grid of the ranks. The ranks of a group over Axis::kEp hold all experts
+  /// together. Requires: `num_ranks` is a multiple of ep.
+  Grid grid(int64_t num_ranks) const {
+    const int64_t group = ep > 0 ? ep : num_ranks;
+    return {{1, 1, num_ranks, 1, group, num_ranks / group}};
   }
 };
 constexpr auto fields_of(const ModelSpec*) {
@@ -219,14 +216,14 @@ constexpr auto fields_of(const ModelSpec*) {
 struct ParamInfo {
   std::string name;
   Shape shape;
-  bool expert = false;
+  Held held;
   enum class Init : uint8_t { kUniform, kOne, kZero } init = Init::kZero;
 };
 constexpr std::array<const char*, 3> names_of(ParamInfo::Init) {
   return {"uniform", "one", "zero"};
 }
 constexpr auto fields_of(const ParamInfo*) {
-  return carried_table(&ParamInfo::name, &ParamInfo::shape, &ParamInfo::expert, &ParamInfo::init);
+  return carried_table(&ParamInfo::name, &ParamInfo::shape, &ParamInfo::held, &ParamInfo::init);
 }
 
 /// A parameter that several stages of a pipeline hold, such as a head tied to the embedding, or all
@@ -403,7 +400,7 @@ constexpr auto fields_of(const GradientSync*) {
 /// Adds the backward by autodiff, then the all-reduce of every gradient over the ranks that hold
 /// its parameter, then the update of every parameter: SGD with momentum (state "<param>.v") or
 /// AdamW (states "<param>.m" and "<param>.v"), with "<param>.master" where ModelSpec::dtypes says
-/// so. The gradients of experts are summed over ModelSpec::resident_group(); where that is one
+/// so. The gradients of experts are summed over their copies() in the grid; where that is one
 /// rank, they have no all-reduce.
 /// shared: sums the gradients of these parameters over the stages that hold them first, in the
 /// order of the list.

@@ -21,11 +21,10 @@ struct Bucket {
 
 /// Returns the buckets, ordered by when their last gradient is complete.
 std::vector<Bucket> buckets_of(const Graph& graph, const Gradients& gradients, Bytes bucket_bytes,
-                               const Group& residents) {
+                               const Grid& grid) {
   std::vector<Bucket> buckets;
   for (size_t i = 0; i < gradients.size(); ++i) {
-    const Group group =
-        graph.tensor(gradients[i].first).expert ? residents : Group{graph.num_ranks, 1};
+    const Group group = copies(grid, graph.tensor(gradients[i].first).held);
     if (group.size == 1) continue;
     const auto same = [&group](const Bucket& bucket) { return bucket.group == group; };
     auto open = std::find_if(buckets.rbegin(), buckets.rend(), same);
@@ -56,7 +55,7 @@ std::vector<OpId> add_sums(Graph& graph, Gradients& gradients, const std::vector
     graph.op(id).segment = Segment::kUpdate;
     graph.op(id).layer = graph.op(last).layer;
     for (size_t j = 0; j < inputs.size(); ++j) {
-      graph.tensor(graph.out(id, j)).expert = graph.tensor(inputs[j]).expert;
+      graph.tensor(graph.out(id, j)).held = graph.tensor(inputs[j]).held;
       gradients[bucket.gradients[j]].second = graph.out(id, j);
     }
     ready.push_back(last);
@@ -89,7 +88,7 @@ TensorId add_state(Graph& graph, TensorId param, DType dtype, const char* suffix
 
 /// Whether weight decay applies to `param`; see Adamw.
 bool decays(const Tensor& param) {
-  return param.shape.size() >= (param.expert ? 3 : 2);
+  return param.shape.size() >= (param.held.moe ? 3 : 2);
 }
 
 OpId add_update(Graph& graph, TensorId param, TensorId gradient, const OptimizerSpec& o,
@@ -146,7 +145,7 @@ void sum_over_stages(Graph& graph, Gradients& gradients, std::span<const SharedP
                                   {"role", std::string(name_of(param.role))}},
                                  Phase::kBackward);
     graph.op(id).segment = Segment::kHandoff;
-    graph.tensor(graph.out(id)).expert = graph.tensor(at->second).expert;
+    graph.tensor(graph.out(id)).held = graph.tensor(at->second).held;
     if (param.role == SharedParam::Role::kGives) {
       gradients.erase(at);
     } else {
@@ -183,7 +182,7 @@ Graph with_biases_last(const Graph& graph) {
   const std::vector<OpId> producers = graph.producers();
   const auto summed = [&](TensorId t) {
     const OpId maker = t.valid() ? producers[t.index()] : OpId();
-    return maker.valid() && graph.def(maker).collective == Collective::kAllReduce;
+    return maker.valid() && carries(graph, maker, Payload::kGradients);
   };
   std::vector<OpId> order, last;
   bool forward = true;
@@ -209,10 +208,10 @@ void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer, const
   Gradients gradients = autodiff(graph, has_loss(graph) ? loss_of(graph) : TensorId());
   store_gradients(graph, model.dtypes.gradients);
   sum_over_stages(graph, gradients, shared, stage);
-  const Group residents = model.resident_group(graph.num_ranks);
   const size_t first = graph.num_ops();
-  const std::vector<OpId> ready =
-      add_sums(graph, gradients, buckets_of(graph, gradients, sync.bucket_bytes, residents));
+  const std::vector<Bucket> buckets =
+      buckets_of(graph, gradients, sync.bucket_bytes, model.grid(graph.num_ranks));
+  const std::vector<OpId> ready = add_sums(graph, gradients, buckets);
   add_updates(graph, gradients, optimizer, model);
   if (sync.place == ReducePlace::kReady && !ready.empty()) {
     graph = with_order(graph, order_when_ready(graph, first, ready));

@@ -37,11 +37,11 @@ Estimate read_estimate(const int32_t* codes, int64_t experts) {
   return estimate;
 }
 
-/// Returns the sum of all ranks' estimates. `gathered` holds one encoded estimate per device.
-Estimate sum_of_estimates(const int32_t* gathered, int64_t devices, int64_t experts) {
+/// Returns the sum of all ranks' estimates. `gathered` holds one encoded estimate per rank.
+Estimate sum_of_estimates(const int32_t* gathered, int64_t ranks, int64_t experts) {
   Estimate all = read_estimate(gathered, experts);
-  for (int64_t d = 1; d < devices; ++d) {
-    all.add(read_estimate(gathered + d * estimate_codes(experts), experts));
+  for (int64_t r = 1; r < ranks; ++r) {
+    all.add(read_estimate(gathered + r * estimate_codes(experts), experts));
   }
   return all;
 }
@@ -87,7 +87,7 @@ constexpr auto run_expect = []<class T>(const KernelCall<T>& c) {
 
 std::vector<TensorSpec> infer_place(const Graph& g, const Op& op) {
   const PlacementBounds bounds = bounds_of(op);
-  expect_index(g, op, 0, {bounds.devices, estimate_codes(bounds.experts)});
+  expect_index(g, op, 0, {g.num_ranks, estimate_codes(bounds.experts)});
   return {{{Placement::code_size(bounds)}, DType::kI32}};
 }
 
@@ -96,16 +96,15 @@ void write_placement(const Placement& placement, int32_t* codes) {
 }
 
 constexpr auto run_place = []<class T>(const KernelCall<T>& c) {
-  const PlacementBounds b = bounds_of(c.op);
-  const Estimate all = sum_of_estimates(c.in_i32(0), b.devices, b.experts);
+  const Estimate all = sum_of_estimates(c.in_i32(0), c.graph.num_ranks, bounds_of(c.op).experts);
   write_placement(placed_as_expected(c.op, all), c.out_i32(0));
 };
 
 std::vector<TensorSpec> infer_tune(const Graph& g, const Op& op) {
   const PlacementBounds bounds = bounds_of(op);
-  expect_index(g, op, 0, {bounds.devices, bounds.experts});
+  expect_index(g, op, 0, {g.num_ranks, bounds.experts});
   if (has_estimate(op)) {
-    expect_index(g, op, 1, {bounds.devices, estimate_codes(bounds.experts)});
+    expect_index(g, op, 1, {g.num_ranks, estimate_codes(bounds.experts)});
     expect_placement(g, op, 2, bounds);
   }
   compare_named(attr_string(op, "compare", "list"));
@@ -113,15 +112,15 @@ std::vector<TensorSpec> infer_tune(const Graph& g, const Op& op) {
 }
 
 constexpr auto run_tune = []<class T>(const KernelCall<T>& c) {
-  const PlacementBounds b = bounds_of(c.op);
-  std::vector<int64_t> counts(static_cast<size_t>(b.experts));
-  for (int64_t d = 0; d < b.devices; ++d) {
-    for (int64_t e = 0; e < b.experts; ++e) {
-      counts[static_cast<size_t>(e)] += c.in_i32(0)[d * b.experts + e];
+  const int64_t ranks = c.graph.num_ranks, experts = bounds_of(c.op).experts;
+  std::vector<int64_t> counts(static_cast<size_t>(experts));
+  for (int64_t r = 0; r < ranks; ++r) {
+    for (int64_t e = 0; e < experts; ++e) {
+      counts[static_cast<size_t>(e)] += c.in_i32(0)[r * experts + e];
     }
   }
   Estimate all;
-  if (has_estimate(c.op)) all = sum_of_estimates(c.in_i32(1), b.devices, b.experts);
+  if (has_estimate(c.op)) all = sum_of_estimates(c.in_i32(1), ranks, experts);
   if (const auto placed = placed_by_counts(c.op, all, counts)) {
     write_placement(*placed, c.out_i32(0));
   } else {
@@ -243,7 +242,7 @@ int64_t num_loaded(const Placement& placement, const Placement* before, int64_t 
 
 std::vector<kernels::Copy> swap_in_copies(const Graph& g, const Op& op,
                                           std::span<void* const> inputs,
-                                          std::span<void* const> outputs, int64_t device,
+                                          std::span<void* const> outputs, int64_t rank,
                                           Bytes element_bytes) {
   const PlacementBounds bounds = bounds_of(op);
   const auto placement_in = [&](size_t i) {
@@ -251,6 +250,7 @@ std::vector<kernels::Copy> swap_in_copies(const Graph& g, const Op& op,
                                       static_cast<size_t>(Placement::code_size(bounds))});
   };
   const bool keep = attr_int(op, "keep") != 0;
+  const int64_t device = group_of(g, op).place(rank);
   const Placement placement = placement_in(0), before = placement_in(keep ? 1 : 0);
   const size_t n = weights_of(op), first = keep ? 2 : 1;
   std::vector<kernels::Copy> copies;

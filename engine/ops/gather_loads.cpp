@@ -72,7 +72,7 @@ Of of(const Op& op) {
 
 std::vector<TensorSpec> infer_rows(const Graph& g, const Op& op) {
   const PlacementBounds bounds = bounds_of(op);
-  expect_index(g, op, 0, {bounds.devices, bounds.experts});
+  expect_index(g, op, 0, {g.num_ranks, bounds.experts});
   expect_placement(g, op, 1, bounds);
   if (of(op) == Of::kReceived) return {{{bounds.slots(), bounds.devices}, DType::kI32}};
   const int64_t nodes = expect_attr(op, "nodes", 1);
@@ -102,7 +102,8 @@ constexpr auto run_rows = []<class T>(const KernelCall<T>& c) {
   const Placement placement = placement_in(c, 1);
   if (is_part(c.op)) check_part(c.op, placement);
   const PlacementBounds& b = placement.bounds();
-  const int64_t me = group_of(c.graph, c.op).place(c.rank.rank), slots = b.slots();
+  const Group group = group_of(c.graph, c.op);
+  const int64_t me = group.place(c.rank.rank), slots = b.slots();
   const int64_t nodes = attr_int(c.op, "nodes", 1), per_node = b.devices / nodes;
   const Of what = of(c.op);
   const int64_t first_source = what == Of::kReceived ? 0
@@ -112,8 +113,9 @@ constexpr auto run_rows = []<class T>(const KernelCall<T>& c) {
   int32_t* const rows = c.out_i32(0);
   std::fill_n(rows, num_elements(c.out_shape(0)), 0);
   for (int64_t source = first_source; source < first_source + sources; ++source) {
+    const int32_t* const of_source = c.in_i32(0) + group.member(c.rank.rank, source) * b.experts;
     for (int64_t e = 0; e < b.experts; ++e) {
-      const int64_t all = c.in_i32(0)[source * b.experts + e];
+      const int64_t all = of_source[e];
       for (const RowRange& range : share_rows(placement, e, source, all)) {
         const int64_t node = range.device / per_node, place = range.device % per_node;
         if (what == Of::kReceived && range.device != me) continue;
@@ -172,8 +174,8 @@ const OpDef kGatherLoads = {.name = "gather_loads",
 const OpDef kSlotRows = {
     .name = "slot_rows",
     .doc =
-        "number of rows that each slot gets from each source rank under a placement; attr of: "
-        "received (default), sent, in_node",
+        "number of rows that each slot gets from each source rank of the group under a placement; "
+        "attrs group, stride; attr of: received (default), sent, in_node",
     .moe = MoeOp::kSlotRows,
     .inputs = {{"loads", Role::kLoads}, {"placement", Role::kPlacement}},
     .outputs = {{"rows", Role::kRecvCounts}},

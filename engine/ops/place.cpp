@@ -12,7 +12,7 @@ constexpr std::string_view kOption = "option_";
 
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const PlacementBounds bounds = bounds_of(op);
-  expect_index(g, op, 0, {bounds.devices, bounds.experts});
+  expect_index(g, op, 0, {g.num_ranks, bounds.experts});
   expect_placement(g, op, 1, bounds);
   expect_attr(op, "every", 1);
   if (attr_string(op, "policy").empty()) {
@@ -33,8 +33,9 @@ constexpr auto run = []<class T>(const KernelCall<T>& c) {
   const auto keep = [&] { std::copy_n(c.in_i32(1), codes, c.out_i32(0)); };
   if (c.rank.step % attr_int(c.op, "every", 1) != 0) return keep();
   const Placement now = placement_in(c, 1);
-  ExpertCounts loads(now.bounds().devices, now.bounds().experts);
-  std::copy_n(c.in_i32(0), loads.rows.size(), loads.rows.begin());
+  ExpertCounts all(c.in_shape(0)[0], now.bounds().experts);
+  std::copy_n(c.in_i32(0), all.rows.size(), all.rows.begin());
+  const ExpertCounts loads = mean_of_groups(all, group_of(c.graph, c.op));
   const PlaceInput input = {.step = c.rank.step,
                             .layer = attr_int(c.op, "layer_number"),
                             .loads = loads,
@@ -105,7 +106,9 @@ Attrs option_attrs(const PolicyOptions& options) {
 
 const OpDef kPlace = {
     .name = "place",
-    .doc = "computes the next placement with the policy of attr policy, once per attr every steps",
+    .doc =
+        "computes the next placement with the policy of attr policy, once per attr every steps, "
+        "from the mean loads of all groups, which all take it; attrs group, stride",
     .moe = MoeOp::kPlace,
     .inputs = {{"loads", Role::kLoads}, {"placement", Role::kPlacement}},
     .outputs = {{"next", Role::kNextPlacement}},

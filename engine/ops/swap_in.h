@@ -36,13 +36,13 @@ bool is_swap_in(const Graph& graph, OpId op);
 int64_t num_loaded(const Placement& placement, const Placement* before, int64_t device);
 
 /// Returns the memory copies of a swap_in: one per weight tensor and slot that holds an expert on
-/// this device, from the weights or, if the slot held the expert before (attr keep), from its
+/// this rank, from the weights or, if the slot held the expert before (attr keep), from its
 /// earlier content; other slots stay as they are. inputs and outputs: addresses of the op's
 /// tensors; only the placements among them are read here. element_bytes: bytes per element of the
 /// weights.
 std::vector<kernels::Copy> swap_in_copies(const Graph& graph, const Op& op,
                                           std::span<void* const> inputs,
-                                          std::span<void* const> outputs, int64_t device,
+                                          std::span<void* const> outputs, int64_t rank,
                                           Bytes element_bytes);
 
 }  // namespace moe::ops

@@ -21,7 +21,7 @@ double share_of(const Graph& graph, const Op& update, OpId maker) {
         "clip_norm",
         graph.op(maker).name);
   }
-  if (def.collective != Collective::kAllReduce) return 1;
+  if (def.payload != Payload::kGradients) return 1;
   return 1.0 / static_cast<double>(group_of(graph, graph.op(maker)).size);
 }
 
@@ -70,7 +70,7 @@ Graph clip_gradients(Graph graph, const PassContext& context) {
                         {{"norm", clip_norm(context.step.optimizer)}});
   for (size_t i = 0; i < updates.size(); ++i) {
     const TensorId clipped = graph.out(clip, i);
-    graph.tensor(clipped).expert = graph.tensor(inputs[i + 1]).expert;
+    graph.tensor(clipped).held = graph.tensor(inputs[i + 1]).held;
     graph.tensor(clipped).kind = TensorKind::kGradient;
     set_input(graph, updates[i], Role::kGradient, clipped);
   }

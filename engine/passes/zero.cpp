@@ -18,14 +18,22 @@ bool is_update(const Graph& graph, OpId id) {
 }
 
 /// Returns the updates that read the sums of an all-reduce of gradients, one for each; none for
-/// another op, or where a sum has another reader.
+/// another op, where a sum has another reader, or where a placement moves the parameters with their
+/// whole states or has room for more of them than `experts_per_rank`.
 std::vector<OpId> updates_behind(const Graph& graph, OpId sum,
-                                 const std::vector<std::vector<OpId>>& readers) {
+                                 const std::vector<std::vector<OpId>>& readers,
+                                 int64_t experts_per_rank) {
   std::vector<OpId> updates;
-  if (graph.def(sum).collective != Collective::kAllReduce) return {};
+  if (!carries(graph, sum, Payload::kGradients)) return {};
   for (const TensorId t : graph.op(sum).outputs) {
     const std::vector<OpId>& of = readers[t.index()];
     if (of.size() != 1 || !is_update(graph, of[0])) return {};
+    const TensorId parameter = graph.op(of[0]).inputs[0];
+    const std::vector<OpId>& uses = readers[parameter.index()];
+    const auto moves = [&](OpId use) { return carries(graph, use, Payload::kResidents); };
+    const bool spare =
+        graph.tensor(parameter).held.moe && graph.tensor(parameter).shape[0] != experts_per_rank;
+    if (spare || std::any_of(uses.begin(), uses.end(), moves)) return {};
     updates.push_back(of[0]);
   }
   return updates;
@@ -59,18 +67,21 @@ void slice(Graph& graph, OpId update, const Group& group) {
 /// ZeRO stage 1 (Rajbhandari et al. 2020, arXiv 1910.02054, section 5.1; ops/slices.h): a
 /// reduce-scatter takes the place of each all-reduce of gradients that updates read, of the
 /// parameters in it each rank updates a slice, and an all-gather after all updates fills in the
-/// others. Gradients that are summed over no other rank keep their updates.
+/// others. Gradients that are summed over no other rank keep their updates, and so do those of
+/// experts that a placement moves.
 Graph zero(Graph graph, const PassContext& context) {
   if (std::get<double>(context.options.at("stage")) == 0) return graph;
   const std::vector<std::vector<OpId>> readers = readers_of(graph);
   const size_t given = graph.num_ops();
+  const int64_t experts =
+      context.model.experts / context.model.grid(graph.num_ranks).size(Axis::kEp);
   std::vector<OpId> gathers;
   size_t last = 0;  // of the updates
   for (size_t i = 0; i < given; ++i) {
     const OpId id(static_cast<int64_t>(i));
     if (graph.removed(id)) continue;
     if (is_update(graph, id)) last = i;
-    const std::vector<OpId> updates = updates_behind(graph, id, readers);
+    const std::vector<OpId> updates = updates_behind(graph, id, readers, experts);
     if (updates.empty()) continue;
     const Group group = graph.op(id).rows.group;
     scatter(graph, id);

@@ -86,7 +86,10 @@ class Clock {
   double length(std::span<const Action> actions) const {
     double sum = 0, longer = 0;
     for (const Action& a : actions) {
-      const double one = at_stage(costs_.times[static_cast<size_t>(a.work)], a.stage, 0);
+      const std::vector<double>& times = costs_.times[static_cast<size_t>(a.work)];
+      const bool of_each = std::ssize(times) > shape_.stages;
+      const double one =
+          of_each ? times[shape_.index(a.stage, a.micro)] : at_stage(times, a.stage, 0);
       sum += one;
       longer = std::max(longer, one);
     }

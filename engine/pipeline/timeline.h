@@ -24,7 +24,8 @@ constexpr std::array<const char*, 3> names_of(SendMode) {
 }
 
 struct Costs {
-  std::array<std::vector<double>, 4> times;  // [F, B, I, W][stage]; none: 0
+  // [F, B, I, W][stage], or [Shape::index(stage, micro-batch)]; none: 0
+  std::array<std::vector<double>, 4> times;
   std::optional<double> pair;  // how long a pair takes; none: both lengths in sequence, less
   double pair_saving = 0;      // this, at least the longer half
   SendMode mode = SendMode::kAsync;

@@ -146,10 +146,14 @@ ExpertSteps sum_steps(const Placement& placement) {
 }
 
 void add_bytes(const std::vector<ExpertPiece>& pieces, std::span<const double> expert_bytes,
-               int64_t devices, std::vector<double>& matrix) {
+               const Group& group, int64_t ranks, std::vector<double>& matrix) {
   for (const ExpertPiece& piece : pieces) {
-    matrix[static_cast<size_t>(piece.from * devices + piece.to)] +=
+    const double bytes =
         expert_bytes[static_cast<size_t>(piece.range)] / static_cast<double>(piece.parts);
+    for (int64_t from = 0; from < ranks; ++from) {
+      if (group.place(from) != piece.from) continue;
+      matrix[static_cast<size_t>(from * ranks + group.member(from, piece.to))] += bytes;
+    }
   }
 }
 

@@ -55,9 +55,10 @@ ExpertSteps return_steps(const Placement& placement, std::span<const ShadowRange
 /// included) over its residents: each resident sums one part, then sends it to the others.
 ExpertSteps sum_steps(const Placement& placement);
 
-/// Adds the bytes of the pieces to `matrix` [devices, devices]; row: sender, column: receiver.
+/// Adds the bytes of the pieces, which move in each group of `ranks` ranks between the members at
+/// the places of their devices, to `matrix` [ranks, ranks]; row: sender, column: receiver.
 /// expert_bytes: for each range, the bytes of its share of one expert.
 void add_bytes(const std::vector<ExpertPiece>& pieces, std::span<const double> expert_bytes,
-               int64_t devices, std::vector<double>& matrix);
+               const Group& group, int64_t ranks, std::vector<double>& matrix);
 
 }  // namespace moe

@@ -137,6 +137,8 @@ struct DeviceLoads {
   std::vector<int64_t> computed, received;
 };
 DeviceLoads device_loads(const Placement& placement, const ExpertCounts& loads);
+/// The same of all ranks, where the placement holds in each group of them. loads: of all ranks.
+DeviceLoads device_loads(const Placement& placement, const ExpertCounts& loads, const Group& group);
 
 /// A transfer of an expert from one device to another.
 struct Move {

@@ -53,6 +53,8 @@ constexpr auto fields_of(const PlacementRates*) {
 struct PlaceInput {
   int64_t step = 0;
   int64_t layer = 0;  // counts only MoE layers, from 0
+  /// Rows of each device for each expert; where several groups of ranks hold all experts, the mean
+  /// over the groups, rounded up.
   const ExpertCounts& loads;
   const Placement& now;
   PlacementRates rates;

@@ -132,4 +132,21 @@ DeviceLoads device_loads(const Placement& placement, const ExpertCounts& loads) 
   return result;
 }
 
+DeviceLoads device_loads(const Placement& placement, const ExpertCounts& loads,
+                         const Group& group) {
+  DeviceLoads result;
+  result.computed.resize(static_cast<size_t>(loads.sources));
+  result.received = result.computed;
+  for (int64_t rank = 0; rank < loads.sources; ++rank) {
+    if (group.place(rank) != 0) continue;
+    const DeviceLoads own = device_loads(placement, of_group(loads, group, rank));
+    for (int64_t place = 0; place < group.size; ++place) {
+      const auto member = static_cast<size_t>(group.member(rank, place));
+      result.computed[member] = own.computed[static_cast<size_t>(place)];
+      result.received[member] = own.received[static_cast<size_t>(place)];
+    }
+  }
+  return result;
+}
+
 }  // namespace moe

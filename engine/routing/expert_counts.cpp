@@ -32,4 +32,24 @@ std::vector<int64_t> zeros(int64_t sources, int64_t experts) {
 ExpertCounts::ExpertCounts(int64_t num_sources, int64_t num_experts)
     : sources(num_sources), experts(num_experts), rows(zeros(num_sources, num_experts)) {}
 
+ExpertCounts of_group(const ExpertCounts& all, const Group& group, int64_t rank) {
+  ExpertCounts counts(group.size, all.experts);
+  for (int64_t place = 0; place < group.size; ++place) {
+    for (int64_t e = 0; e < all.experts; ++e) {
+      counts.at(place, e) = all.at(group.member(rank, place), e);
+    }
+  }
+  return counts;
+}
+
+ExpertCounts mean_of_groups(const ExpertCounts& all, const Group& group) {
+  ExpertCounts mean(group.size, all.experts);
+  for (int64_t rank = 0; rank < all.sources; ++rank) {
+    for (int64_t e = 0; e < all.experts; ++e) mean.at(group.place(rank), e) += all.at(rank, e);
+  }
+  const int64_t groups = all.sources / group.size;
+  for (int64_t& rows : mean.rows) rows = (rows + groups - 1) / groups;
+  return mean;
+}
+
 }  // namespace moe

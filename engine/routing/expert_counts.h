@@ -8,6 +8,8 @@
 #include <numeric>
 #include <vector>
 
+#include "engine/base/group.h"
+
 namespace moe {
 
 struct ExpertCounts {
@@ -32,5 +34,12 @@ struct ExpertCounts {
   int64_t total() const { return std::accumulate(rows.begin(), rows.end(), int64_t{0}); }
   bool operator==(const ExpertCounts&) const = default;
 };
+
+/// Returns the counts of the members of the group that contains `rank`: [size of the group,
+/// experts]. Requires: `all` has all ranks.
+ExpertCounts of_group(const ExpertCounts& all, const Group& group, int64_t rank);
+/// Returns the mean over all groups, rounded up: what the ranks at each place of their groups have
+/// for each expert. Requires: `all` has all ranks.
+ExpertCounts mean_of_groups(const ExpertCounts& all, const Group& group);
 
 }  // namespace moe

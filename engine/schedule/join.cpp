@@ -53,10 +53,12 @@ class Joiner {
 
 void Joiner::add_lanes(size_t p) {
   for (const Lane& lane : programs_[p].schedule.lanes) {
-    MOE_CHECK(lane.pick != Pick::kPolicy,
-              "lane '{}' (stage '{}') has a pick function, which a plan on several pipeline ranks "
-              "cannot have yet; leave the stage out, or give grid.pp = 1",
-              lane.name, lane.stage);
+    if (lane.pick == Pick::kPolicy) {
+      throw user_error(
+          "lane '{}' (stage '{}') has a pick function, which a plan on several pipeline ranks cannot "
+          "have yet; leave the stage out, or give grid.pp = 1",
+          lane.name, lane.stage);
+    }
     Lane mine = lane;
     mine.name = fmt::format("{} {}", lane.name, p + 1);
     for (size_t q = 0; q < programs_.size(); ++q) {

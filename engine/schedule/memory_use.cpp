@@ -34,11 +34,11 @@ const char* purpose(const Lifetimes& lifetimes, TensorId t) {
 }
 
 /// A tensor that stands for storage that is in use at the peak, and the bytes of that storage.
-using Held = std::vector<std::pair<TensorId, Bytes>>;
+using HeldBytes = std::vector<std::pair<TensorId, Bytes>>;
 
 /// Returns the storage in use at the peak: blocks of the arena, each by the largest of its joined
 /// tensors or the last that is written up to the peak of those that share it; then all persistent.
-Held held_at_peak(const Lifetimes& lifetimes, const MemoryPlan& plan) {
+HeldBytes held_at_peak(const Lifetimes& lifetimes, const MemoryPlan& plan) {
   const Blocks blocks = make_blocks(lifetimes, plan);
   const std::vector<Life> lives = serial_lives(lifetimes, blocks.list);
   const std::vector<Bytes> alive = alive_bytes(blocks.list, lives, lifetimes.graph.num_ops());
@@ -60,7 +60,7 @@ Held held_at_peak(const Lifetimes& lifetimes, const MemoryPlan& plan) {
       holder[static_cast<size_t>(blocks.of[t.index()])] = t;
     }
   }
-  Held held;
+  HeldBytes held;
   for (size_t b = 0; b < lives.size(); ++b) {
     if (lives[b].from <= peak && peak <= lives[b].to) {
       held.emplace_back(holder[b], blocks.list[b].bytes);
@@ -104,7 +104,7 @@ Peak peak_of(const Graph& graph, const Schedule& schedule, const LaneOrders& ord
   const HappensBefore hb(graph, schedule, orders);
   const TensorUses uses(graph);
   const Lifetimes lifetimes{graph, hb, uses};
-  Held held = held_at_peak(lifetimes, plan);
+  HeldBytes held = held_at_peak(lifetimes, plan);
   std::map<std::string, Bytes> parts;
   for (const auto& [t, bytes] : held) parts[purpose(lifetimes, t)] += bytes;
   parts["workspace of ops"] += plan.scratch_bytes;

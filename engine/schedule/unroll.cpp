@@ -478,7 +478,7 @@ bool Unroller::add_sum_of_copies(Chunk& chunk, OpId id) {
                                      {total(op.inputs[0]), given_[what]}, {}, op.phase);
   to_.graph.op(made).segment = Segment::kUpdate;
   const TensorId sum = to_.graph.out(made);
-  to_.graph.tensor(sum).expert = chunk.graph.tensor(op.outputs[0]).expert;
+  to_.graph.tensor(sum).held = chunk.graph.tensor(op.outputs[0]).held;
   to_.graph.tensor(sum).kind = chunk.graph.tensor(op.outputs[0]).kind;
   chunk.tensors[op.outputs[0].index()] = {sum};
   return true;
@@ -511,7 +511,7 @@ void Unroller::add_sum(Chunk& chunk, TensorId t, size_t m) {
   op.micro = static_cast<int32_t>(m);
   op.is_dw = maker.is_dw;
   sum = to_.graph.out(id);
-  to_.graph.tensor(sum).expert = chunk.graph.tensor(t).expert;
+  to_.graph.tensor(sum).held = chunk.graph.tensor(t).held;
   to_.graph.tensor(sum).kind = chunk.graph.tensor(t).kind;
 }
 

@@ -21,8 +21,9 @@ std::vector<int64_t> counts_of(const ExpertCounts& loads) {
 
 }  // namespace
 
-OffloadedExperts::OffloadedExperts(const Graph& graph, const std::vector<MoeLayer>& layers)
-    : graph_(graph), works_(graph.num_ops()) {
+OffloadedExperts::OffloadedExperts(const Graph& graph, const Group& holders,
+                                   const std::vector<MoeLayer>& layers)
+    : graph_(graph), holders_(holders), works_(graph.num_ops()) {
   std::vector<Layer> all(layers.size());
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
@@ -86,15 +87,16 @@ void OffloadedExperts::place(const Layer& layer, const ExpertCounts& kept, const
     }
   }
   record.in_force = codes_of(in_force);
-  record.rows = device_loads(in_force, kept).computed;
+  record.rows = device_loads(in_force, kept, holders_).computed;
   records_.push_back(std::move(record));
 }
 
 void OffloadedExperts::set_copies(OpId op, const Placement& placement, const Placement* before) {
   std::vector<RoutedWork>& works = works_[op.index()];
   for (size_t rank = 0; rank < works.size(); ++rank) {
+    const int64_t device = holders_.place(static_cast<int64_t>(rank));
     works[rank].work.loaded_experts =
-        static_cast<double>(ops::num_loaded(placement, before, static_cast<int64_t>(rank)));
+        static_cast<double>(ops::num_loaded(placement, before, device));
     alike_ = alike_ && works[rank].work.loaded_experts == works[0].work.loaded_experts;
   }
 }

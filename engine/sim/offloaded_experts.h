@@ -16,8 +16,8 @@ namespace moe {
 
 class OffloadedExperts {
  public:
-  /// Keeps a reference to the graph.
-  OffloadedExperts(const Graph& graph, const std::vector<MoeLayer>& layers);
+  /// `holders`: as of RoutedStep. Keeps a reference to the graph.
+  OffloadedExperts(const Graph& graph, const Group& holders, const std::vector<MoeLayer>& layers);
 
   /// Places the experts for a batch. All arguments are indexed by MoE layer. `kept`: rows of all
   /// ranks that found a slot. `estimates`: the estimated popularity of the experts; an Estimate
@@ -52,6 +52,7 @@ class OffloadedExperts {
   void set_copies(OpId op, const Placement& placement, const Placement* before);
 
   const Graph& graph_;
+  const Group holders_;
   std::vector<Layer> layers_;
   std::vector<OpId> ops_;
   bool estimates_ = false;

@@ -77,17 +77,6 @@ double ratio(int64_t rows, int64_t places) {
   return static_cast<double>(rows) / static_cast<double>(places);
 }
 
-/// Returns the rows of these source ranks, in this order.
-ExpertCounts of_sources(const ExpertCounts& all, const std::vector<size_t>& sources) {
-  ExpertCounts counts(static_cast<int64_t>(sources.size()), all.experts);
-  for (size_t p = 0; p < sources.size(); ++p) {
-    for (int64_t e = 0; e < all.experts; ++e) {
-      counts.at(static_cast<int64_t>(p), e) = all.at(static_cast<int64_t>(sources[p]), e);
-    }
-  }
-  return counts;
-}
-
 bool all_equal(const std::vector<RoutedWork>& works) {
   return std::all_of(works.begin(), works.end(), [&](const RoutedWork& l) {
     return l.work.slot_occupancy == works[0].work.slot_occupancy &&
@@ -239,7 +228,7 @@ void RoutedStep::move(Movement& movement, const Placement& now, const Placement&
   std::vector<double> sent(ranks_);
   for (size_t i = 0; i < steps.size(); ++i) {
     movement.steps[i].assign(ranks_ * ranks_, 0);
-    add_bytes(steps[i], movement.expert_bytes, ranks, movement.steps[i]);
+    add_bytes(steps[i], movement.expert_bytes, holders_, ranks, movement.steps[i]);
     const double* bytes = movement.steps[i].data();
     for (double& of_rank : sent) {
       for (size_t to = 0; to < ranks_; ++to) of_rank += *bytes++;
@@ -322,7 +311,7 @@ void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement
     if (holders_.place(rank) != 0) continue;
     std::vector<size_t> members;
     for (int64_t p = 0; p < n; ++p) members.push_back(index(holders_.member(rank, p)));
-    const std::vector<int64_t> by_slot = rows_by_slot(placement, of_sources(kept, members));
+    const std::vector<int64_t> by_slot = rows_by_slot(placement, of_group(kept, holders_, rank));
     const int64_t* rows_of = by_slot.data();
     for (const size_t device : members) {
       for (int64_t s = 0; s < slots; ++s) {

@@ -41,13 +41,14 @@ enum class Side : uint8_t { kSource, kExperts };
 
 class RoutedStep {
  public:
-  /// `holders`: the group of ranks that together hold all experts (ModelSpec::expert_group).
+  /// `holders`: the group of ranks that together hold all experts (Axis::kEp).
   /// by_block: whether RoutedWork::blocks is given for compute ops at the experts. Keeps a
   /// reference to the graph.
   RoutedStep(const Graph& graph, const Group& holders, bool by_block = false);
   RoutedStep(const RoutedStep&) = delete;
 
   const std::vector<MoeLayer>& layers() const { return layers_; }
+  const Group& holders() const { return holders_; }
   /// Returns the placement of each layer before the first step: plain expert parallelism.
   std::vector<Placement> first_placements() const;
 

@@ -28,9 +28,10 @@ StepReplay::StepReplay(const Plan& plan, const RankPlacements& policies,
       loaded_(plan.graph.num_ops(), -1) {
   const Graph& graph = plan.graph;
   if (plan.spec.routing != nullptr) {
-    routed_ = std::make_unique<RoutedStep>(graph, plan.spec.model->expert_group(graph.num_ranks),
-                                           plan.spec.cost->reads_blocks());
-    offloaded_ = std::make_unique<OffloadedExperts>(graph, routed_->layers());
+    routed_ =
+        std::make_unique<RoutedStep>(graph, plan.spec.model->grid(graph.num_ranks).over(Axis::kEp),
+                                     plan.spec.cost->reads_blocks());
+    offloaded_ = std::make_unique<OffloadedExperts>(graph, routed_->holders(), routed_->layers());
     placements_ = next_ = state_ = routed_->first_placements();
     add_policies(policies);
     routed_ops_ = routed_->ops();
@@ -95,7 +96,7 @@ void StepReplay::place(int64_t step, const std::vector<ExpertCounts>& kept) {
       made = ask_policy(placing_[p].policy, attr_string(op, "policy"), 0,
                         {.step = step,
                          .layer = static_cast<int64_t>(p % layers),
-                         .loads = loads,
+                         .loads = mean_of_groups(loads, routed_->holders()),
                          .now = state_[p],
                          .rates = ops::placement_rates(op)},
                         last);
@@ -113,7 +114,7 @@ void StepReplay::place(int64_t step, const std::vector<ExpertCounts>& kept) {
                         .bounds = made.bounds(),
                         .in_force = codes(placements_[p]),
                         .next = codes(made)});
-    count_rows(records_.back(), loads);
+    count_rows(records_.back(), loads, routed_->holders());
   }
 }
 

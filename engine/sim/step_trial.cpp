@@ -10,16 +10,27 @@ PlacementFunction keep(int64_t, const std::string&) {
   return [](const PlaceInput& in) { return in.now; };
 }
 
+/// Returns the loads of all ranks, where every group has these.
+ExpertCounts in_all_groups(const ExpertCounts& loads, const Group& group, int64_t ranks) {
+  ExpertCounts all(ranks, loads.experts);
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    for (int64_t e = 0; e < loads.experts; ++e) all.at(rank, e) = loads.at(group.place(rank), e);
+  }
+  return all;
+}
+
 }  // namespace
 
 Nanoseconds StepTrial::step_ns(const PlaceInput& in, const Placement& p) {
   if (!replay_) replay_.emplace(*plan_, keep);
+  const int64_t ranks = plan_->graph.num_ranks;
+  const Group holders = plan_->spec.model->grid(ranks).over(Axis::kEp);
   std::vector<ExpertCounts> loads;
   std::vector<Placement> placements;
   for (int64_t layer = 0; layer < replay_->num_layers(); ++layer) {
     const auto last = layers_.find(layer);
     const bool known = last != layers_.end() && layer != in.layer;
-    loads.push_back(known ? last->second.first : in.loads);
+    loads.push_back(in_all_groups(known ? last->second.first : in.loads, holders, ranks));
     if (layer == in.layer) {
       placements.push_back(p);
     } else {

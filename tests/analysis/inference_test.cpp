@@ -30,7 +30,7 @@ TEST_CASE("the digest of predictions tells their order and values, not their bat
 TEST_CASE("rows of owners are the places used of each rank's own experts, from all ranks") {
   MoeStats layer;
   layer.counts = {1, 2, 3, 4, 10, 20, 30, 40};  // 2 ranks, 4 experts
-  CHECK(rows_of_owners(layer, 2, 4) == std::vector<int64_t>{33, 77});
+  CHECK(rows_of_owners(layer, {2, 1}, 2, 4) == std::vector<int64_t>{33, 77});
 }
 
 TEST_CASE("what was swapped says where rows were; other layers' experts are on their owners") {
@@ -39,13 +39,13 @@ TEST_CASE("what was swapped says where rows were; other layers' experts are on t
   first.layer = 1, second.layer = 3;
   first.counts = second.counts = {1, 2, 3, 4};  // 2 ranks, 2 experts
   result.moe = {{first, second}, {first, second}};
-  auto layers = served_layers(result, 2, 2);
+  auto layers = served_layers(result, {2, 1}, 2, 2);
   REQUIRE(layers.size() == 2);
   CHECK(layers[1][1].rows == std::vector<int64_t>{4, 6});
   CHECK_FALSE((layers[1][1].fine_tunes || layers[1][1].placed_again));
 
   result.offloads = {{}, {{.layer = 3, .fine_tunes = true, .again = true, .rows = {9, 1}}}};
-  layers = served_layers(result, 2, 2);
+  layers = served_layers(result, {2, 1}, 2, 2);
   CHECK(layers[1][0].rows == std::vector<int64_t>{4, 6});
   CHECK(layers[1][1].rows == std::vector<int64_t>{9, 1});
   CHECK((layers[1][1].fine_tunes && layers[1][1].placed_again));

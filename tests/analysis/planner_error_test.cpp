@@ -170,7 +170,7 @@ PlacementRecord record_of(const Plan& plan, int64_t block, const Placement& plac
   record.layer = block;
   record.bounds = ops::bounds_of(plan.graph.op(ops_of(plan.graph, "place").front()));
   record.in_force = record.next = codes;
-  count_rows(record, loads);
+  count_rows(record, loads, {loads.sources, 1});
   return record;
 }
 

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "engine/base/errors.h"
+#include "engine/base/grid.h"
 
 namespace moe {
 namespace {
@@ -50,6 +51,16 @@ TEST_CASE("no group is all ranks; one that does not fit is refused with its numb
   fails({-1, 1});
   fails({2, 0});
   fails({int64_t{1} << 62, 4});
+}
+
+TEST_CASE("the axes of a grid are groups, and so are the ranks with a part of a parameter") {
+  const Grid grid = {{2, 3, 4, 1, 6, 4}};  // tp, cp, dp, and etp, ep, edp
+  CHECK(grid.over(Axis::kTp) == Group{2, 1});
+  CHECK(grid.over(Axis::kCp) == Group{3, 2});
+  CHECK(grid.over(Axis::kEp) == Group{6, 1});
+  CHECK(copies(grid, {}) == Group{24, 1});
+  CHECK(copies(grid, {.split = 0}) == Group{12, 2});
+  CHECK(copies(grid, {.moe = true}) == Group{4, 6});
 }
 
 }  // namespace

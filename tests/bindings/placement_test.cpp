@@ -613,14 +613,10 @@ TEST_CASE("what place() returns is checked at the line where it stands") {
              Contains("recipe.lua:13: place() returned nothing; return p"));
 }
 
-TEST_CASE("two placements, and a placement under model.ep, are refused with their names") {
+TEST_CASE("two placements are refused with their names") {
   CHECK_THAT(
       message_of(kPlacementHead + kTop1 + "train(moe.system 'x' { moe.pass.swap {}, top {} })"),
       Contains("stage 'swap' has already placed the experts") && Contains("'top'"));
-  CHECK_THAT(message_of(kPlacementHead + kTop1 + R"(
-moe.plan { model = model { ep = 4, experts = 8, routing = false or nil },
-  cluster = NODE, system = moe.system 'x' { top {} } })"),
-             Contains("exchanges rows among fewer than all ranks (model.ep)"));
 }
 
 TEST_CASE("a placement that ranks do not find is named as such") {

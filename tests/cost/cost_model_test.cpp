@@ -164,9 +164,19 @@ TEST_CASE("halves of an all-reduce go by closed form, half of its table, or meas
     CHECK(measured.algorithm(g, op) == "measured");
   }
   CHECK_THAT(measured.describe(), Catch::Contains("as measured on H100 SXM"));
-  cluster.nodes = 2;  // measured inside a node only
-  cluster.devices_per_node = 2;
-  CHECK_THAT(RooflineCost(cluster, {}).describe(), !Catch::Contains("as measured"));
+  cluster.nodes = cluster.devices_per_node = 2;
+  const RooflineCost of_groups(cluster, {});
+  const double pair_ns = grids->find("reduce_scatter", "bf16")->at(std::array{2.0, 4e6}).ns;
+  for (const int64_t stride : {1, 2}) {  // in a node, across nodes
+    const OpId pairs = g.add_op("reduce_scatter", fmt::format("s{}", stride), {},
+                                {{"bytes", 4e6}, {"group", int64_t{2}}, {"stride", stride}});
+    const bool is_measured = of_groups.algorithm(g, pairs) == "measured";
+    CHECK(is_measured == (stride == 1));
+    CHECK((of_groups.op_ns(g, pairs) == static_cast<Nanoseconds>(std::ceil(pair_ns))) ==
+          is_measured);
+  }
+  CHECK(of_groups.op_ns(g, scatter) == closed.op_ns(g, scatter));
+  CHECK_THAT(of_groups.describe(), Catch::Contains("inside a node with even pieces as measured"));
 }
 
 TEST_CASE(

@@ -59,14 +59,17 @@ std::shared_ptr<const PathProfile> profile_of(const RoutingModel& routing, const
 
 constexpr Tolerance kOffloaded = {.losses = 1e-12, .norms = 1e-12};
 
+constexpr std::pair<int64_t, int64_t> kGrids[] = {{2, 0}, {4, 0}, {4, 2}};  // ranks, ep
+
 TEST_CASE("experts from host memory give the outputs of one expert per device") {
   const std::vector<Options> systems = {{},
                                         {{"fine_tuning", false}},
                                         {{"estimation", false}},
                                         {{"share", std::string("weighted")}},
                                         {{"compare", std::string("set")}, {"normalise", true}}};
-  for (const int64_t ranks : {2, 4}) {
+  for (const auto& [ranks, ep] : kGrids) {
     PlanSpec spec = inference_spec(ranks);
+    change_model(spec, [ep = ep](Gpt2& m) { m.ep = ep; });
     const RoutingModel routing = workload("markov", {}, 5);
     for (const bool by_routing : {true, false}) {
       if (by_routing) spec.routing = std::make_shared<RoutingModel>(routing);
@@ -75,7 +78,7 @@ TEST_CASE("experts from host memory give the outputs of one expert per device") 
       const auto profile = profile_of(routing, spec, 2);
       for (Options options : systems) {
         options["path"] = 2.0;
-        CAPTURE(ranks, by_routing, options.size());
+        CAPTURE(ranks, ep, by_routing, options.size());
         const RunResult result = infer(*plan_with(spec, {lina(options)}), 3, profile);
         CHECK(same_run(expected, result, kOffloaded));
       }
@@ -112,14 +115,15 @@ TEST_CASE("the simulator decides what CPU ranks decide: placements of both phase
       {{"estimation", false}, {"share", std::string("weighted")}},
       {{"compare", std::string("set")}, {"share", std::string("weighted")}, {"seed", 3.0}}};
   std::set<bool> again, dropped;
-  for (const int64_t ranks : {2, 4}) {
+  for (const auto& [ranks, ep] : kGrids) {
     for (const std::string name : {"markov", "hot_expert"}) {
       PlanSpec spec = inference_spec(ranks);
+      change_model(spec, [ep = ep](Gpt2& m) { m.ep = ep; });
       const RoutingModel routing = workload(name, {}, 5);
       spec.routing = std::make_shared<RoutingModel>(routing);
       for (Options options : systems) {
         options["path"] = 2.0;
-        CAPTURE(ranks, name, options.size());
+        CAPTURE(ranks, ep, name, options.size());
         const auto plan = plan_with(spec, {lina(options)});
         RunOptions run = options_of(*plan, 3);
         run.first_step = 7;
@@ -204,14 +208,10 @@ TEST_CASE("a trained model's parameters are taken alone, from any ranks and plac
   std::remove(path.c_str());
 }
 
-TEST_CASE("inference beside a cut, a group or another placement is refused by name") {
+TEST_CASE("inference beside a cut or another placement is refused by name") {
   CHECK_THROWS_WITH(
       plan_with(inference_spec(2), {pass("swap"), lina()}),
       Catch::Contains("stage 'lina_inference'") && Catch::Contains("is already cut or placed"));
-  PlanSpec grouped = inference_spec(4);
-  change_model(grouped, [&](Gpt2& m) { m.ep = 2; });
-  CHECK_THROWS_WITH(plan_with(grouped, {lina()}),
-                    Catch::Contains("either model.ep or a placement"));
 }
 
 }  // namespace

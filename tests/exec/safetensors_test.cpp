@@ -41,12 +41,12 @@ Model model_of(std::vector<ParamInfo> parameters, std::vector<ParamInfo> states 
 
 /// Returns a model with tensors of every layout.
 const Model& some_model() {
-  static const Model model = model_of({{"whole", {3, 4}, false, Init::kUniform},
-                                       {"halves", {6, 2}, false, Init::kUniform},
-                                       {"ex.w", {2, 4, 3}, true, Init::kUniform},
-                                       {"ex.t", {2, 4, 3}, true, Init::kUniform},
-                                       {"ex.b", {2, 4}, true, Init::kZero}},
-                                      {{"bias", {5}, false, Init::kZero}});
+  static const Model model = model_of({{"whole", {3, 4}, {}, Init::kUniform},
+                                       {"halves", {6, 2}, {}, Init::kUniform},
+                                       {"ex.w", {2, 4, 3}, {.moe = true}, Init::kUniform},
+                                       {"ex.t", {2, 4, 3}, {.moe = true}, Init::kUniform},
+                                       {"ex.b", {2, 4}, {.moe = true}, Init::kZero}},
+                                      {{"bias", {5}, {}, Init::kZero}});
   return model;
 }
 const TensorSources kSources = {{"whole", {{"w"}}},
@@ -202,7 +202,7 @@ TEST_CASE("a model that the files do not fit is refused with both names") {
     }
     return "(no error)";
   };
-  const Model one = model_of({{"whole", {3, 4}, false, Init::kUniform}});
+  const Model one = model_of({{"whole", {3, 4}, {}, Init::kUniform}});
   CHECK(refused(one, kSources) == "(no error)");
   CHECK(LoadedParameters(read, one, kSources).unused().size() == 9);
   CHECK_THAT(refused(one, {}), Contains("parameter whole: the model does not say"));

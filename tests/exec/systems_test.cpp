@@ -39,7 +39,7 @@ const std::vector<System>& systems() {
       {"cut, blocking", {cut, pass("blocking_a2a")}},
       {"cut, used_rows", {irregular, rows, cut, dw}},
       {"pipemoe", {pass("pipemoe", lines)}},
-      {"rounds", {pass("fastermoe_pipeline", {{"groups", 2.0}})}, 2, false, false, true},
+      {"rounds", {pass("fastermoe_pipeline", {{"groups", 2.0}})}, 2},
       {"rounds of single ranks",
        {pass("fastermoe_pipeline", {{"groups", 4.0}})},
        4,
@@ -169,8 +169,8 @@ bool can_run(const Way& way, const System& system, const Training& training) {
   if (way.precision == Precision::kF64 && training.adamw) return false;  // it scales roundings up
   if (way.change == sharded) return training.ranks > 1;
   if (way.change != in_groups_of_two && way.change != in_groups_of_one) return true;
-  const int64_t most = way.change == in_groups_of_two ? 2 : 1;  // ranks of a group
-  return !system.moves_experts && !system.among_all && training.ranks > most;
+  if (way.change == in_groups_of_two) return !system.among_all && training.ranks > 2;
+  return !system.moves_experts && !system.among_all && training.ranks > 1;
 }
 
 /// Packed rows that are cut in parts are added up in another order when they are rounded once.

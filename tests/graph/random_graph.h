@@ -17,7 +17,7 @@ inline Graph random_graph(uint64_t seed, int64_t num_ops) {
     params.push_back(graph.add_tensor({.name = fmt::format("w{}", i),
                                        .shape = {2, 3},
                                        .kind = TensorKind::kParam,
-                                       .expert = i == 1}));
+                                       .held = {.moe = i == 1}}));
   }
   values = params;
   const auto pick = [&] {
@@ -47,7 +47,7 @@ inline Graph random_graph(uint64_t seed, int64_t num_ops) {
     op.part = static_cast<int32_t>(rng.below(3)) - 1;
     op.segment = static_cast<Segment>(rng.below(9));
     op.is_dw = rng.below(2) == 1;
-    graph.tensor(graph.out(id)).expert = rng.below(3) == 0;
+    graph.tensor(graph.out(id)).held.moe = rng.below(3) == 0;
     values.push_back(graph.out(id));
   }
   for (size_t i = 0; i < params.size(); ++i) {

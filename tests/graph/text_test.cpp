@@ -21,7 +21,7 @@ void check_same(const Graph& a, const Graph& b) {
     const Tensor &x = a.tensors()[t], &y = b.tensors()[t];
     INFO(x.name);
     CHECK((x.name == y.name && x.shape == y.shape && x.dtype == y.dtype && x.kind == y.kind &&
-           x.expert == y.expert));
+           x.held == y.held));
   }
   REQUIRE(a.num_ops() == b.num_ops());
   for (size_t i = 0; i < a.num_ops(); ++i) {
@@ -88,7 +88,7 @@ TEST_CASE("numbers of tensors are labels, comments and blank lines are skipped")
       op_table());
   CHECK(graph.num_ranks == 2);
   CHECK(graph.tensors()[0].name == "w");
-  CHECK(graph.tensors()[0].expert);
+  CHECK(graph.tensors()[0].held.moe);
   CHECK(graph.tensors()[1].name == "x");
   CHECK(graph.tensors()[2].name == "l");
   CHECK(graph.tensors()[2].shape == Shape{2, 4});
@@ -100,7 +100,7 @@ TEST_CASE("an output may have a kind, a name and an expert mark of its own") {
   const Graph graph = parse_line("%2 expert gradient as dy = gelu(%0) act forward mlp");
   CHECK(graph.tensors()[2].name == "dy");
   CHECK(graph.tensors()[2].kind == TensorKind::kGradient);
-  CHECK(graph.tensors()[2].expert);
+  CHECK(graph.tensors()[2].held.moe);
   CHECK_THAT(print(graph), Contains("%2 expert gradient as dy = gelu(%0) act forward mlp"));
 }
 

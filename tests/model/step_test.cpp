@@ -85,19 +85,19 @@ TEST_CASE(
   for (size_t p = 0; p < params.size(); ++p) {
     INFO(infos[p].name);
     CHECK(params[p].name == infos[p].name);
-    CHECK(params[p].expert == infos[p].expert);
+    CHECK(params[p].held == infos[p].held);
     Shape local = infos[p].shape;
-    if (infos[p].expert) local[0] /= 4;
+    if (infos[p].held.moe) local[0] /= 4;
     CHECK(params[p].shape == local);
     const Op& update = op_named(graph, infos[p].name + ".sgd");
     CHECK(graph.tensor(update.inputs[0]).name == infos[p].name);
     CHECK(graph.tensor(update.inputs[1]).name == infos[p].name + ".v");
-    CHECK(graph.tensor(update.inputs[1]).expert == infos[p].expert);
-    CHECK(graph.tensor(update.inputs[2]).expert == infos[p].expert);
+    CHECK(graph.tensor(update.inputs[1]).held == infos[p].held);
+    CHECK(graph.tensor(update.inputs[2]).held == infos[p].held);
     CHECK(attr_double(update, "lr") == 0.05);
     CHECK(attr_double(update, "momentum") == 0.8);
     const Op& producer = graph.op(graph.producers()[update.inputs[2].index()]);
-    CHECK((graph.def(producer).collective == Collective::kAllReduce) == !infos[p].expert);
+    CHECK((graph.def(producer).collective == Collective::kAllReduce) == !infos[p].held.moe);
   }
   CHECK(count_kinds(graph)["sgd"] == static_cast<int>(infos.size()));
 }
@@ -202,7 +202,7 @@ std::map<std::string, Group> reductions(const Graph& graph) {
     const OpId made = producers[op.inputs[2].index()];
     if (graph.def(made).collective != Collective::kAllReduce) continue;
     groups[graph.tensor(op.inputs[0]).name] = group_of(graph, graph.op(made));
-    CHECK(graph.tensor(op.inputs[2]).expert == graph.tensor(op.inputs[0]).expert);
+    CHECK(graph.tensor(op.inputs[2]).held == graph.tensor(op.inputs[0]).held);
   }
   return groups;
 }
@@ -228,9 +228,9 @@ TEST_CASE("expert-parallel groups hold all experts each, and residents sum their
   for (const ParamInfo& info : parameters(model)) {
     INFO(info.name);
     const Tensor& tensor = graph.tensor(graph.find_tensor(info.name));
-    CHECK(tensor.shape[0] == info.shape[0] / (info.expert ? ep : 1));
+    CHECK(tensor.shape[0] == info.shape[0] / (info.held.moe ? ep : 1));
     const auto found = groups.find(info.name);
-    const Group expected = info.expert ? Group{8 / ep, ep} : Group{8, 1};
+    const Group expected = info.held.moe ? Group{8 / ep, ep} : Group{8, 1};
     REQUIRE((found != groups.end()) == (expected.size > 1));
     if (found != groups.end()) CHECK(found->second == expected);
   }
@@ -351,7 +351,7 @@ TEST_CASE("AdamW has two states per parameter, of its shape") {
       const Tensor& tensor = graph.tensor(update.inputs[i]);
       CHECK(tensor.name == info.name + (i == 0 ? "" : i == 1 ? ".m" : ".v"));
       CHECK(tensor.shape == graph.tensor(update.inputs[0]).shape);
-      CHECK(tensor.expert == info.expert);
+      CHECK(tensor.held == info.held);
     }
     CHECK(attr_double(update, "beta2") == 0.95);
   }

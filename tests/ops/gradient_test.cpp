@@ -100,7 +100,7 @@ TEST_CASE("every gradient agrees with central differences") {
     for (const auto& [param, gradient] : gradients) {
       INFO(graph.tensor(param).name);
       REQUIRE(graph.tensor(gradient).shape == graph.tensor(param).shape);
-      CHECK(graph.tensor(gradient).expert == graph.tensor(param).expert);
+      CHECK(graph.tensor(gradient).held == graph.tensor(param).held);
       double largest = 0;
       for (int64_t i = 0; i < probe.size(param); ++i) {
         double* place = probe.real(param) + i;

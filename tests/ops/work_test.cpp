@@ -121,7 +121,7 @@ TEST_CASE("an all-reduce carries its gradients, an update touches five tensors")
   const Graph graph = model_graph({}, 2);
   Bytes reduced = 0, replicated = 0;
   for (const Tensor& t : graph.tensors()) {
-    if (t.kind == TensorKind::kParam && !t.expert) replicated += 4 * num_elements(t.shape);
+    if (t.kind == TensorKind::kParam && !t.held.moe) replicated += 4 * num_elements(t.shape);
   }
   for (const Op& op : graph.ops()) {
     if (graph.def(op).collective == Collective::kAllReduce) {

@@ -116,7 +116,8 @@ TEST_CASE("what rounds cannot carry is refused with the op and the reason") {
   CHECK_THAT(refusal(steps), Contains("hierarchical_a2a"));
   PlanSpec in_groups = small_spec({rounds(2)}, 4);
   test::change_model(in_groups, [&](test::Gpt2& m) { m.ep = 2; });
-  CHECK_THAT(refusal(in_groups), Contains("among 2 of 4 ranks (because of model.ep"));
+  CHECK_THAT(make_plan(in_groups)->schedule.log.at(0).why,
+             Contains("2 rounds between groups of 1"));
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ TEST_CASE("each bucket gets a reduce-scatter, sliced updates, then an all-gather
       last_update = i;
       sliced += static_cast<size_t>(attr_int(op, "sliced"));
       const Tensor& w = graph.tensor(op.inputs[0]);
-      const Group group = w.expert ? Group{4 / ep, ep} : Group{4, 1};
+      const Group group = w.held.moe ? Group{4 / ep, ep} : Group{4, 1};
       INFO(w.name);
       CHECK(attr_int(op, "sliced") == (group.size > 1));
       const int64_t n = (num_elements(w.shape) + group.size - 1) / group.size;

@@ -37,7 +37,7 @@ ExpertSteps copies(const Placement& p, int64_t per_node = 1) {
 
 void add(const std::vector<ExpertPiece>& pieces, double expert_bytes, int64_t devices,
          std::vector<double>& matrix) {
-  add_bytes(pieces, {&expert_bytes, 1}, devices, matrix);
+  add_bytes(pieces, {&expert_bytes, 1}, {devices, 1}, devices, matrix);
 }
 
 TEST_CASE("after its steps every shadow has every part of its expert, each received once") {

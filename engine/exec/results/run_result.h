@@ -56,18 +56,19 @@ struct PlacementRecord {
   PlacementBounds bounds;
   std::vector<int32_t> in_force;
   std::vector<int32_t> next;  // the placement of the next step
-  /// Indexed by device: rows that it computed in the step, rows that it received from other
-  /// devices, and rows that it would have computed under plain expert parallelism, which is
+  /// Indexed by rank: rows that it computed in the step, rows that it received from other
+  /// ranks, and rows that it would have computed under plain expert parallelism, which is
   /// Placement(bounds).
   std::vector<int64_t> computed, received, computed_plain;
 };
 /// Fills computed, received and computed_plain from the rows that each source sent to each expert.
-inline void count_rows(PlacementRecord& record, const ExpertCounts& loads) {
+/// group: the ranks that hold all experts, in each of which the placement holds.
+inline void count_rows(PlacementRecord& record, const ExpertCounts& loads, const Group& group) {
   const Placement in_force = Placement::decode(record.bounds, record.in_force);
-  DeviceLoads devices = device_loads(in_force, loads);
+  DeviceLoads devices = device_loads(in_force, loads, group);
   record.computed = std::move(devices.computed);
   record.received = std::move(devices.received);
-  record.computed_plain = device_loads(Placement(record.bounds), loads).computed;
+  record.computed_plain = device_loads(Placement(record.bounds), loads, group).computed;
 }
 
 /// What Lina's inference did with the experts of one MoE layer in a batch. Phase 1 places experts

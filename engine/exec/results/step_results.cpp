@@ -88,16 +88,18 @@ void add_placements(const FinishedStep& step, RunResult& result) {
   std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) {
     return std::tie(a.micro, a.layer) < std::tie(b.micro, b.layer);
   });
+  const int64_t ranks = step.plan.spec.num_ranks;
+  const Group holders = step.plan.spec.model->grid(ranks).over(Axis::kEp);
   for (PlacementRecord& record : records) {
     for (const MoeStats& stats : result.moe.back()) {
       if (stats.layer != record.layer) continue;
-      ExpertCounts loads(step.plan.spec.num_ranks, record.bounds.experts);
+      ExpertCounts loads(ranks, record.bounds.experts);
       const size_t rows = loads.rows.size();
       for (size_t i = 0; i < stats.counts.size(); ++i) {
         const bool here = !record.of_micro_batch || static_cast<int64_t>(i / rows) == record.micro;
         if (here) loads.rows[i % rows] += stats.counts[i];
       }
-      count_rows(record, loads);
+      count_rows(record, loads, holders);
     }
   }
   result.placements.push_back(std::move(records));

@@ -8,8 +8,9 @@ namespace {
 /// `rows`: nothing is exchanged, and their shape is [E,C,d] (experts, capacity, hidden).
 TensorId exchange(ModelBuilder& b, std::string_view name, TensorId rows, TensorId counts,
                   const char* to) {
-  if (b.holders().size == 1) return rows;
-  Attrs attrs = group_attrs(b.holders(), b.graph().num_ranks);
+  const Group group = b.grid().over(Axis::kEp);
+  if (group.size == 1) return rows;
+  Attrs attrs = group_attrs(group, b.graph().num_ranks);
   attrs["to"] = std::string(to);
   return b.op("all_to_all", name, {rows, counts}, attrs);
 }
@@ -53,13 +54,13 @@ TensorId experts(ModelBuilder& b, const In& in, const Experts& o) {
   using Init = ParamInfo::Init;
   const int64_t d = b.width(in.x), n = b.spec().experts, rows1 = o.form.fc1_rows();
   const auto bias = [&](const char* name, int64_t length) {
-    return o.form.bias ? b.parameter(name, {n, length}, Init::kZero, true) : TensorId();
+    return o.form.bias ? b.parameter(name, {n, length}, Init::kZero, {.moe = true}) : TensorId();
   };
   const TensorId gate_w = b.parameter("gate.w", {n, d}, Init::kUniform);
   const TensorId gate_b = o.router_bias ? b.parameter("gate.b", {n}, Init::kZero) : TensorId();
-  const TensorId w1 = b.parameter("ex.fc1.w", {n, rows1, d}, Init::kUniform, true);
+  const TensorId w1 = b.parameter("ex.fc1.w", {n, rows1, d}, Init::kUniform, {.moe = true});
   const TensorId b1 = bias("ex.fc1.b", rows1);
-  const TensorId w2 = b.parameter("ex.fc2.w", {n, d, o.form.ffn}, Init::kUniform, true);
+  const TensorId w2 = b.parameter("ex.fc2.w", {n, d, o.form.ffn}, Init::kUniform, {.moe = true});
   const TensorId b2 = bias("ex.fc2.b", d);
   const OpId gate = route(b, in.x, gate_w, gate_b, o);
   const auto routed = [&b, gate](size_t i) { return b.graph().out(gate, i); };

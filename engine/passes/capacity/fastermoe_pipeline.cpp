@@ -33,13 +33,17 @@ class Rounds {
     }
     send(ops.back(), parts);
     const OpId join = add_like(graph_, last, ops::kJoinPeers, last.name + ".join", parts, rounds());
-    graph_.tensor(graph_.out(join)).expert = graph_.tensor(last.outputs[0]).expert;
+    graph_.tensor(graph_.out(join)).held = graph_.tensor(last.outputs[0]).held;
     redirect(graph_, last.outputs[0], graph_.out(join));
     for (const OpId id : chain_) graph_.remove(id);
   }
 
  private:
-  Attrs rounds() const { return {{"rounds", rounds_}}; }
+  Attrs rounds() const {
+    Attrs attrs = {{"rounds", rounds_}};
+    attrs.merge(group_attrs(group_of(graph_, graph_.op(chain_.front())), graph_.num_ranks));
+    return attrs;
+  }
 
   /// Adds a copy of op `id` for round j. The copy reads `part` as its first input; `part` is then
   /// set to the output of the copy.
@@ -52,7 +56,7 @@ class Rounds {
         add_like(graph_, op, graph_.def(id), fmt::format("{}.p{}", op.name, j), inputs, more);
     graph_.op(made).part = static_cast<int32_t>(j);
     part = graph_.out(made);
-    graph_.tensor(part).expert = graph_.tensor(op.outputs[0]).expert;
+    graph_.tensor(part).held = graph_.tensor(op.outputs[0]).held;
   }
 
   void send(OpId id, std::vector<TensorId>& parts) {
@@ -68,22 +72,26 @@ class Rounds {
   const int64_t rounds_;
 };
 
-int64_t groups_of(const Graph& graph, const PassContext& context) {
+/// Returns into how many groups of workers the ranks that exchange rows are divided.
+int64_t groups_of(const Graph& graph, const Group& exchange, const PassContext& context) {
   const double given = std::get<double>(context.options.at("groups"));
-  const int64_t ranks = graph.num_ranks;
+  const int64_t ranks = exchange.size, per_node = context.cluster.devices_per_node;
   if (given != std::floor(given)) {
     throw user_error("{}.groups = {}: a whole number is allowed", context.stage, given);
   }
-  const bool by_node = context.cluster.nodes > 1 && ranks == context.cluster.num_devices();
-  if (given == 0) return by_node ? context.cluster.nodes : ranks;
+  const bool by_node =
+      graph.num_ranks == context.cluster.num_devices() && ranks > per_node && ranks % per_node == 0;
+  if (given == 0) return by_node ? ranks / per_node : ranks;
   const auto groups = static_cast<int64_t>(given);
   if (ranks % groups != 0) {
-    throw user_error("{}.groups = {}: must divide the {} ranks", context.stage, groups, ranks);
+    throw user_error("{}.groups = {}: must divide the {} ranks that exchange rows", context.stage,
+                     groups, ranks);
   }
   return groups;
 }
 
-void check_chain(const Graph& graph, const CapacityChain& chain, const std::string& stage) {
+void check_chain(const Graph& graph, const CapacityChain& chain, const Group& exchange,
+                 const std::string& stage) {
   for (const OpId id : chain.ops) {
     const Op& op = graph.op(id);
     if (op.part >= 0) {
@@ -92,11 +100,11 @@ void check_chain(const Graph& graph, const CapacityChain& chain, const std::stri
           op.name, op.part);
     }
     const Group group = group_of(graph, op);
-    if (carries(graph, id, Payload::kRows) && group.size != graph.num_ranks) {
+    if (carries(graph, id, Payload::kRows) && group != exchange) {
       throw user_error(
-          "stage '{}': op '{}' exchanges rows among {} of {} ranks (because of model.ep or "
-          "hierarchical_a2a); groups of workers need an all-to-all among all ranks",
-          stage, op.name, group.size, graph.num_ranks);
+          "stage '{}': op '{}' exchanges rows among {} of {} ranks (because of hierarchical_a2a); "
+          "groups of workers need one all-to-all among all ranks that hold the experts",
+          stage, op.name, group.size, exchange.size);
     }
   }
 }
@@ -111,14 +119,16 @@ void check_chain(const Graph& graph, const CapacityChain& chain, const std::stri
 /// n-1 first, which is FastMoE's round 0. Differences to FastMoE: its default is groups of 4
 /// workers (FMOE_FASTER_GROUP_SIZE), and it needs no memory copies, whereas split_peers and
 /// join_peers copy once each; with counted rows (irregular_a2a, placements) there are no copies.
-/// Its shadowed experts are not part of this pass. Throws UserError when `groups` does not divide
-/// the number of ranks, for ops that are already cut and for transfers that are not among all
-/// ranks.
+/// Its shadowed experts are not part of this pass. The workers are the ranks that hold all experts
+/// together; all groups of such ranks are cut alike. Throws UserError when `groups` does not divide
+/// their number, for ops that are already cut and for transfers that are not among all of them.
 Graph fastermoe_pipeline(Graph graph, const PassContext& context) {
-  const int64_t groups = groups_of(graph, context);
+  const Group exchange = context.model.grid(graph.num_ranks).over(Axis::kEp);
+  if (exchange.size == 1) return graph;
+  const int64_t groups = groups_of(graph, exchange, context);
   if (groups == 1) return graph;
   for (const CapacityChain& chain : capacity_chains(graph, context.stage)) {
-    check_chain(graph, chain, context.stage);
+    check_chain(graph, chain, exchange, context.stage);
     const std::string name = graph.op(chain.ops[0]).name;
     if (chain.counted) {
       std::vector<Attrs> rounds;
@@ -129,7 +139,7 @@ Graph fastermoe_pipeline(Graph graph, const PassContext& context) {
     }
     context.log->push_back({name, context.stage,
                             fmt::format("exchanged in {} rounds between groups of {} ranks", groups,
-                                        graph.num_ranks / groups)});
+                                        exchange.size / groups)});
   }
   return graph;
 }

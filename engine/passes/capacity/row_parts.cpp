@@ -37,7 +37,7 @@ class RowCutter {
     std::vector<TensorId> inputs{counts};
     inputs.insert(inputs.end(), rows.begin(), rows.end());
     const OpId whole = add_like(graph_, last, ops::kConcatRows, last.name + ".concat", inputs);
-    graph_.tensor(graph_.out(whole)).expert = graph_.tensor(last.outputs[0]).expert;
+    graph_.tensor(graph_.out(whole)).held = graph_.tensor(last.outputs[0]).held;
     redirect(graph_, last.outputs[0], graph_.out(whole));
     for (const OpId id : chain_) graph_.remove(id);
   }
@@ -79,7 +79,7 @@ class RowCutter {
                                std::move(inputs), std::move(attrs));
     graph_.op(made).part = part_of_part(op, p, parts_.size());
     rows = graph_.out(made);
-    graph_.tensor(rows).expert = graph_.tensor(op.outputs[0]).expert;
+    graph_.tensor(rows).held = graph_.tensor(op.outputs[0]).held;
   }
 
   Graph& graph_;

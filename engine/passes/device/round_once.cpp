@@ -35,7 +35,7 @@ std::map<TensorId, std::vector<Use>> rounded_operands(const Graph& graph) {
 /// part, because it serves all parts.
 TensorId add_round(Graph& graph, TensorId t, const Op& reader) {
   const OpId id = add_like(graph, reader, ops::kRound, graph.tensor(t).name + ".round", {t});
-  graph.tensor(graph.out(id)).expert = graph.tensor(t).expert;
+  graph.tensor(graph.out(id)).held = graph.tensor(t).held;
   return graph.out(id);
 }
 

@@ -60,7 +60,8 @@ Schedule priority(const Graph& graph, Schedule schedule, const PassContext& cont
     const Collective collective = graph.def(op).collective;
     // An all-reduce of the forward (of counts, for a loss) is not a gradient that can wait: the
     // backward's all-to-alls depend on it.
-    const bool sum = collective == Collective::kAllReduce && graph.op(op).phase == Phase::kForward;
+    const bool sum =
+        carries(graph, op, Payload::kGradients) && graph.op(op).phase == Phase::kForward;
     if (sum) schedule.set_priority(op, 1);
     if (collective != Collective::kAllToAll) continue;
     schedule.set_priority(op, 1);

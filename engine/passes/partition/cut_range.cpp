@@ -172,7 +172,7 @@ struct RangeCutter::Parts {
                                std::move(inputs), std::move(attrs));
     graph().op(made).part = static_cast<int32_t>(p);
     for (size_t i = 0; i < op.outputs.size(); ++i) {
-      graph().tensor(graph().out(made, i)).expert = given().tensor(op.outputs[i]).expert;
+      graph().tensor(graph().out(made, i)).held = given().tensor(op.outputs[i]).held;
       parts[op.outputs[i]].push_back(graph().out(made, i));
       clone_of[op.outputs[i]].push_back({made, i});
     }
@@ -226,7 +226,7 @@ struct RangeCutter::Parts {
       if (axis(t) == 0) attrs["view"] = int64_t{1};
       made = add_like(graph(), op, ops::kConcat, given().tensor(t).name + ".concat", pieces, attrs);
     }
-    graph().tensor(graph().out(made)).expert = given().tensor(t).expert;
+    graph().tensor(graph().out(made)).held = given().tensor(t).held;
     return graph().out(made);
   }
 

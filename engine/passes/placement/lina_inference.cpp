@@ -16,16 +16,20 @@ namespace {
 class InferencePlacer {
  public:
   InferencePlacer(Graph graph, const PassContext& context)
-      : graph_(std::move(graph)), context_(context), before_(graph_.num_ops()) {}
+      : graph_(std::move(graph)),
+        context_(context),
+        group_(context.model.grid(graph_.num_ranks).over(Axis::kEp)),
+        before_(graph_.num_ops()) {}
 
   Graph run() {
     for (size_t i = 0; i < graph_.num_ops(); ++i) check_free(OpId(static_cast<int64_t>(i)));
     layers_ = exchanged_layers(graph_);
     if (layers_.empty()) return std::move(graph_);
     const Model& model = context_.model;
-    bounds_ = two_phase_bounds(model.experts, graph_.num_ranks,
+    bounds_ = two_phase_bounds(model.experts, group_.size,
                                {.cap = number("cap"), .weighted = text("share") == "weighted"});
     attrs_ = ops::bounds_attrs(bounds_);
+    attrs_.merge(group_attrs(group_, graph_.num_ranks));
     attrs_["seed"] = number("seed");
     attrs_["normalise"] = int64_t{flag("normalise")};
     const size_t first = !flag("estimation") ? 0 : flag("shorter") ? 1 : path();
@@ -45,7 +49,7 @@ class InferencePlacer {
   }
   size_t path() const { return static_cast<size_t>(number("path")); }
 
-  /// Throws UserError when the op is placed or cut, or its exchange is not among all ranks.
+  /// Throws UserError when the op is placed or cut, or its exchange is a step of one.
   void check_free(OpId id) const {
     const Op& op = graph_.op(id);
     if (graph_.removed(id)) return;
@@ -54,10 +58,11 @@ class InferencePlacer {
           "stage '{}': op '{}' is already cut or placed by another stage; leave that stage out",
           context_.stage, op.name);
     }
-    if (carries(graph_, id, Payload::kRows) && group_of(graph_, op).size != graph_.num_ranks) {
+    if (carries(graph_, id, Payload::kRows) && group_of(graph_, op) != group_) {
       throw user_error(
-          "stage '{}': all-to-all '{}' exchanges rows among fewer than all ranks; use either "
-          "model.ep or a placement",
+          "stage '{}': all-to-all '{}' is one step of an exchange; a placement needs one "
+          "all-to-all "
+          "among the ranks that hold all experts",
           context_.stage, op.name);
     }
   }
@@ -193,6 +198,7 @@ class InferencePlacer {
 
   Graph graph_;
   const PassContext& context_;
+  const Group group_;  // ranks that hold all experts together; its places are a placement's devices
   std::vector<ExchangedLayer> layers_;
   PlacementBounds bounds_;
   Attrs attrs_;
@@ -212,7 +218,8 @@ class InferencePlacer {
 /// option shorter estimates them from shorter paths. Without estimation every layer is placed only
 /// by its counts; without fine_tuning phase 1 is final. Weights are copied in every batch: slots
 /// keep none from one batch to the next. Throws UserError for layers that are cut, placed or not
-/// exchanged among all ranks.
+/// exchanged among the ranks that hold all experts. All groups of such ranks take the same
+/// placement, by the estimates and counts of all.
 Graph lina_inference(Graph graph, const PassContext& context) {
   return InferencePlacer(std::move(graph), context).run();
 }

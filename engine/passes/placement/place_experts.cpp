@@ -28,7 +28,10 @@ struct Between {
 class Placer {
  public:
   Placer(Graph graph, const PlacementStage& stage, const PassContext& context)
-      : graph_(std::move(graph)), stage_(stage), context_(context) {}
+      : graph_(std::move(graph)),
+        stage_(stage),
+        context_(context),
+        group_(context.model.grid(graph_.num_ranks).over(Axis::kEp)) {}
 
   Graph run() {
     for (size_t i = 0; i < graph_.num_ops(); ++i) check_free(OpId(static_cast<int64_t>(i)));
@@ -57,8 +60,9 @@ class Placer {
   Graph graph_;
   const PlacementStage& stage_;
   const PassContext& context_;
+  const Group group_;  // ranks that hold all experts together; its places are a placement's devices
   PlacementBounds bounds_;
-  Attrs attrs_;      // attributes made of bounds_
+  Attrs attrs_;      // attributes made of bounds_ and group_
   Between between_;  // the compute outside experts beside which the next layer's copies travel
   int64_t cut_ = 0;  // hidden_between() of a layer, in sixteenths; 0 of the first
   std::vector<OpId> first_, last_;            // ops at the beginning and at the end of the program
@@ -66,7 +70,7 @@ class Placer {
 };
 
 /// Throws UserError when the op is the `place` op of an earlier stage, or an exchange of rows that
-/// is cut or not among all ranks.
+/// is cut or not among the ranks that hold all experts together.
 void Placer::check_free(OpId id) const {
   const Op& op = graph_.op(id);
   if (graph_.removed(id)) return;
@@ -80,12 +84,11 @@ void Placer::check_free(OpId id) const {
   const char* why = nullptr;
   if (op.part >= 0) why = "is one part of a cut all-to-all";
   if (op.rows.round.of > 1) why = "is cut into rounds";
-  if (group_of(graph_, op).size != graph_.num_ranks) {
-    why = "exchanges rows among fewer than all ranks (model.ep)";
-  }
+  if (group_of(graph_, op) != group_) why = "is one step of an exchange";
   if (why == nullptr) return;
   throw user_error(
-      "stage '{}': all-to-all '{}' {}; a placement needs uncut all-to-alls among all ranks",
+      "stage '{}': all-to-all '{}' {}; a placement needs uncut all-to-alls among the ranks that "
+      "hold all experts",
       context_.stage, op.name, why);
 }
 
@@ -102,7 +105,7 @@ Between Placer::time_before(OpId end) const {
 }
 
 PlacementBounds Placer::bounds() const {
-  const int64_t experts = context_.model.experts, devices = graph_.num_ranks;
+  const int64_t experts = context_.model.experts, devices = group_.size;
   PlacementBounds bounds = {.experts = experts,
                             .devices = devices,
                             .residents = (experts + devices - 1) / devices,
@@ -124,6 +127,7 @@ OpId Placer::add(const OpDef& kind, const std::string& name, std::vector<TensorI
 void Placer::place(const ExchangedLayer& layer, int64_t number) {
   bounds_ = bounds();
   attrs_ = ops::bounds_attrs(bounds_);
+  attrs_.merge(group_attrs(group_, graph_.num_ranks));
   const std::string prefix = fmt::format("b{}.moe.", graph_.op(layer.gate).layer);
   PlacementRates rates = fit_placement_rates(graph_, layer.there, context_);
   const Between behind = {rates.forward_other_s, rates.backward_other_s};
@@ -196,7 +200,7 @@ void Placer::widen_parameters(const ExchangedLayer& layer, TensorId placement,
   const auto join = [&](const std::string& name, const std::vector<TensorId>& parts, int64_t axis) {
     const OpId whole = add(ops::kConcat, name, parts, {{"axis", axis}, {"view", int64_t{1}}},
                            layer.gate, Segment::kExpert);
-    graph_.tensor(graph_.out(whole)).expert = true;
+    graph_.tensor(graph_.out(whole)).held.moe = true;
     where.push_back(whole);
     return graph_.out(whole);
   };
@@ -207,7 +211,7 @@ void Placer::widen_parameters(const ExchangedLayer& layer, TensorId placement,
       const std::vector<ShadowRange> ranges = ops::shadow_ranges(graph_.op(copies[c]));
       for (size_t r = 0; r < ranges.size(); ++r) {
         const TensorId copy = graph_.out(copies[c], r * parameters.size() + i);
-        graph_.tensor(copy).expert = true;
+        graph_.tensor(copy).held.moe = true;
         if (ranges[r].share.begin > 0) {
           parts.back() = join(name + ".slot", {parts.back(), copy}, 1);
         } else {

@@ -33,7 +33,8 @@ struct PlacementStage {
 };
 
 /// Every MoE layer with an exchange gets, in the forward:
-///   gather_loads, slot_rows     after the gate: count the rows of every source and of every slot
+///   gather_loads, slot_rows     after the gate: count the rows of every source, on all ranks, and
+///                               of every slot
 ///   all_to_all with placement   irregular; sends rows of an expert to the slots that hold it
 ///   copy_experts, concat        copies parameters into shadow slots, after the resident slots;
 ///                               attr beside = "experts" or "between": the compute that may hide
@@ -42,9 +43,13 @@ struct PlacementStage {
 ///                               before the rows are sent; attr static_rows, see RoutedStep;
 ///                               attr plan_s, in seconds, is a part of its Work
 /// It also gets a state "b<i>.placement", and its experts get `residents` slots per device.
-/// Autodiff turns copy_experts into return_gradients. Layers on one rank stay as they are. Throws
-/// UserError when a stage has already placed the layers, when all-to-alls are cut or among fewer
-/// than all ranks, and for bounds that check(PlacementBounds) refuses.
+/// The devices of a placement are the ranks that hold all experts together. Where there are several
+/// groups of such ranks, each moves its own rows and experts, but all take one placement, which the
+/// policy makes from their mean loads: the ranks at one place of the groups then hold the same
+/// experts in the same slots, so that an all-reduce sums their gradients, and parameters and states
+/// of an expert stay equal in all groups. Autodiff turns copy_experts into return_gradients. Layers
+/// on one rank stay as they are. Throws UserError when a stage has already placed the layers, when
+/// all-to-alls are cut or a step of one, and for bounds that check(PlacementBounds) refuses.
 Graph place_experts(Graph graph, const PlacementStage& stage, const PassContext& context);
 
 /// Returns how much of the copies the compute between two MoE layers can hide (Pro-Prophet, section

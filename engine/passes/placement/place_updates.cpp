@@ -60,7 +60,7 @@ size_t gradient_input(const Graph& graph, OpId update) {
       graph.op(update).name);
 }
 
-void sum_over_residents(Graph& graph, const Placed& layer, const Attrs& bounds) {
+void sum_over_residents(Graph& graph, const Placed& layer, const Attrs& attrs) {
   std::vector<TensorId> inputs = {layer.state};
   std::vector<OpId> updates;
   for (const TensorId t : layer.parameters) {
@@ -68,11 +68,11 @@ void sum_over_residents(Graph& graph, const Placed& layer, const Attrs& bounds) 
     inputs.push_back(graph.op(updates.back()).inputs[gradient_input(graph, updates.back())]);
   }
   const std::string name = fmt::format("b{}.moe.sum_residents", graph.op(layer.place).layer);
-  const OpId sum = graph.add_op(ops::kSumResidents, name, inputs, bounds, Phase::kBackward);
+  const OpId sum = graph.add_op(ops::kSumResidents, name, inputs, attrs, Phase::kBackward);
   graph.op(sum).segment = Segment::kUpdate;
   graph.op(sum).layer = graph.op(layer.place).layer;
   for (size_t i = 0; i < updates.size(); ++i) {
-    graph.tensor(graph.out(sum, i)).expert = true;
+    graph.tensor(graph.out(sum, i)).held.moe = true;
     graph.op(updates[i]).inputs[gradient_input(graph, updates[i])] = graph.out(sum, i);
   }
 }
@@ -84,11 +84,13 @@ Graph add_placement_updates(Graph graph) {
     const Op make = graph.op(layer.place);
     if (attr_string(make, "use") == "now") continue;
     const PlacementBounds bounds = ops::bounds_of(make);
+    Attrs attrs = ops::bounds_attrs(bounds);
+    attrs.merge(group_attrs(group_of(graph, make), graph.num_ranks));
     const TensorId next = graph.out(layer.place);
     const std::string prefix = fmt::format("b{}.moe.", make.layer);
     if (attr_int(make, "moves") != 0) {
       if (bounds.residents * bounds.devices > bounds.experts) {
-        sum_over_residents(graph, layer, ops::bounds_attrs(bounds));
+        sum_over_residents(graph, layer, attrs);
       }
       std::vector<TensorId> inputs = {layer.state, next};
       double state_bytes = 0;
@@ -101,8 +103,8 @@ Graph add_placement_updates(Graph graph) {
         }
       }
       graph.op(layer.place).attrs["state_bytes"] = state_bytes;
-      const OpId move = graph.add_op(ops::kMigrate, prefix + "migrate", inputs,
-                                     ops::bounds_attrs(bounds), Phase::kUpdate);
+      const OpId move =
+          graph.add_op(ops::kMigrate, prefix + "migrate", inputs, attrs, Phase::kUpdate);
       graph.op(move).segment = Segment::kUpdate;
       graph.op(move).layer = make.layer;
     }

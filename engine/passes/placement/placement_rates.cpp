@@ -23,9 +23,12 @@ double seconds(Nanoseconds ns) {
 /// give a wrong rate: where devices share a NIC, the one that receives most gets more of the NIC.
 constexpr double kShareOfMost = 1.0 / 3;
 
-/// Returns the bytes per second that device 0 receives while every device sends about `bytes`.
+/// Returns the bytes per second that the first rank of each group receives while every rank sends
+/// about `bytes`.
 double a2a_rate(const PassContext& context, const Graph& graph, OpId exchange, double bytes) {
-  const auto devices = static_cast<size_t>(graph.num_ranks);
+  const Group group = group_of(graph, graph.op(exchange));
+  const int64_t ranks = graph.num_ranks;
+  const auto devices = static_cast<size_t>(group.size);
   const double others = static_cast<double>(devices - 1);
   const Cluster* const cluster = context.cost.network();
   if (cluster == nullptr) {
@@ -35,18 +38,25 @@ double a2a_rate(const PassContext& context, const Graph& graph, OpId exchange, d
   const double share = std::max(kShareOfMost, 1.0 / static_cast<double>(devices));
   const auto time = [&](double factor) {
     AllToAll skewed;
-    skewed.bytes.assign(devices * devices, factor * bytes * (1 - share) / std::max(others, 1.0));
-    for (size_t source = 0; source < devices; ++source) {
-      skewed.bytes[source * devices] = factor * bytes * share;
+    skewed.bytes.resize(static_cast<size_t>(ranks * ranks));
+    for (int64_t source = 0; source < ranks; ++source) {
+      for (int64_t place = 0; place < group.size; ++place) {
+        skewed.bytes[static_cast<size_t>(source * ranks + group.member(source, place))] =
+            place == 0 ? factor * bytes * share
+                       : factor * bytes * (1 - share) / std::max(others, 1.0);
+      }
     }
-    return seconds(alone_ns(*cluster, {std::move(skewed)}));
+    return seconds(alone_ns(*cluster, {std::move(skewed), group}));
   };
   return bytes * share * others / std::max(time(2) - time(1), 1e-12);
 }
 
-/// Sets the rates of copies to those of one expert that copy_experts sends to all other devices.
-void fit_copies(const PassContext& context, int64_t devices, PlacementRates& rates) {
+/// Sets the rates of copies to those of one expert that copy_experts sends to all other devices of
+/// each group.
+void fit_copies(const PassContext& context, const Group& group, int64_t ranks,
+                PlacementRates& rates) {
   const Cluster* const cluster = context.cost.network();
+  const int64_t devices = group.size;
   if (cluster == nullptr) {
     // The expert is scattered to h devices; then each of them receives the other (h - 1) / h.
     const auto h = static_cast<double>(std::max<int64_t>(devices - 1, 1));
@@ -60,14 +70,14 @@ void fit_copies(const PassContext& context, int64_t devices, PlacementRates& rat
   const ShadowRange range = {0, 1};
   for (const auto& pieces : copy_steps(p, {&range, 1}, cluster->devices_per_node)) {
     AllToAll step;
-    step.bytes.assign(static_cast<size_t>(devices * devices), 0);
-    add_bytes(pieces, {&rates.expert_bytes, 1}, devices, step.bytes);
-    steps_s.push_back(pieces.empty() ? 0 : seconds(alone_ns(*cluster, {std::move(step)})));
+    step.bytes.assign(static_cast<size_t>(ranks * ranks), 0);
+    add_bytes(pieces, {&rates.expert_bytes, 1}, group, ranks, step.bytes);
+    steps_s.push_back(pieces.empty() ? 0 : seconds(alone_ns(*cluster, {std::move(step), group})));
   }
   const double total_s = std::max(std::accumulate(steps_s.begin(), steps_s.end(), 0.0), 1e-12);
   rates.copy_bytes_per_s = rates.expert_bytes / total_s;
   rates.scatter_share = std::min(1.0, steps_s.front() / total_s);
-  if (cluster->nodes > 1) {
+  if (devices > cluster->devices_per_node) {
     rates.scatter_group = std::max<int64_t>(cluster->devices_per_node / cluster->nics_per_node, 1);
   }
 }
@@ -119,7 +129,7 @@ PlacementRates fit_placement_rates(const Graph& graph, OpId exchange, const Pass
   // The backward of a GEMM is two GEMMs of the same size.
   rates.backward_other_s = 2 * rates.forward_other_s;
   rates.a2a_bytes_per_s = a2a_rate(context, graph, exchange, inputs * rates.input_bytes);
-  fit_copies(context, graph.num_ranks, rates);
+  fit_copies(context, group_of(graph, graph.op(exchange)), graph.num_ranks, rates);
   return rates;
 }
 

@@ -121,8 +121,9 @@ end
 
 --- Fields of a schedule as text.
 M.TABLE = {
-  csv = { type = "string", required = true,
+  csv = { type = "string",
     doc = "a line per rank with cells such as 3F0, as PyTorch writes schedules" },
+  file = { type = "string", doc = "in place of csv: a file with such lines" },
   placement = PLACEMENT,
   chunks = schema.merged(CHUNKS, { required = true }),
   micro_batches = { type = "integer", lo = 1, required = true, doc = "micro-batches of a step" },
@@ -130,8 +131,13 @@ M.TABLE = {
 }
 
 local function table_of(t)
-  return schema.object({ name = "table",
-    table = schema.check(M.TABLE, t, "moe.pipeline.table", errors.here()) }, mt)
+  local at = errors.here()
+  local c = schema.check(M.TABLE, t, "moe.pipeline.table", at)
+  if (c.csv == nil) == (c.file == nil) then
+    errors.user("moe.pipeline.table: give csv or file" .. (c.csv and ", not both" or ""), at)
+  end
+  c.csv = c.csv or errors.call(at, core.read_file, c.file)
+  return schema.object({ name = "table", table = c }, mt)
 end
 
 --- Loads the files of pipelines/, each a function of a table with policy.pipeline that returns a

@@ -14,17 +14,20 @@ local TIME = { type = "number", lo = 0, hi = 1e15 }
 
 local function time(doc, default) return schema.merged(TIME, { doc = doc, default = default }) end
 
-local function per_stage(doc)
-  return { type = "any", as = "number|number[]", doc = doc .. "; one per stage, or one for all" }
+local function per_stage(doc, as)
+  return { type = "any", as = as or "number|number[]", doc = doc .. "; one per stage, or one for all"
+    .. (as and "; in place of a stage's one per micro-batch" or "") }
 end
 
 local function whole(doc) return { type = "integer", lo = 1, code = "bad_number", doc = doc } end
 
+local EACH = "number|(number|number[])[]"
+
 M.TIMES = {
-  F = per_stage "times of forwards",
-  I = per_stage "times of gradients of the input",
-  W = per_stage "times of gradients of the weights",
-  B = per_stage "times of whole backwards; default: I + W",
+  F = per_stage("times of forwards", EACH),
+  I = per_stage("times of gradients of the input", EACH),
+  W = per_stage("times of gradients of the weights", EACH),
+  B = per_stage("times of whole backwards; default: I + W", EACH),
 }
 M.PAIR = {
   rule = { type = "string", enum = { "sum", "max", "fixed", "saving" }, default = "sum",
@@ -68,20 +71,40 @@ M.LAYOUT = {
 
 local function fail(field, text, ...) errors.user(PATH .. field .. ": " .. text:format(...)) end
 
-local function list_per_stage(value, stages, field)
+local function list_per_stage(value, stages, field, what)
   if value == nil or value == core.null then return nil end  -- null: of a JSON file
   local list, one = {}, type(value) == "number"
   for i = 1, one and stages or 0 do list[i] = value end
   list = schema.field({ type = "list", of = TIME }, one and list or value, PATH .. field)
   if #list == stages then return core.array(list) end
-  fail(field, "has %d numbers; give %d, one per stage", #list, stages)
+  fail(field, "has %d numbers; give %d, one per %s", #list, stages, what or "stage")
+end
+
+-- Returns times in one list: one per stage, or if some stage has one per micro-batch, all have.
+local function times_per_stage(value, c, field)
+  local each = false
+  for _, of_stage in ipairs(type(value) == "table" and value or {}) do
+    each = each or type(of_stage) == "table"
+  end
+  if not each then return list_per_stage(value, c.stages, field) end
+  if #value ~= c.stages then
+    fail(field, "has %d entries; give %d, one per stage", #value, c.stages)
+  end
+  local list = {}
+  for s, of_stage in ipairs(value) do
+    local path = ("%s[%d]"):format(field, s)
+    for _, time in ipairs(list_per_stage(of_stage, c.micro_batches, path, "micro-batch")) do
+      list[#list + 1] = time
+    end
+  end
+  return core.array(list)
 end
 
 -- Checks the times and puts them in the form of the core.
 local function set_costs(c)
   local times, rule, value = {}, c.pair.rule, c.pair.value
   for key in pairs(c.times or {}) do
-    times[key] = list_per_stage(c.times[key], c.stages, "times." .. key)
+    times[key] = times_per_stage(c.times[key], c, "times." .. key)
   end
   local split = times.I and times.W
   if c.times and not (times.F and (times.B or split)) then
@@ -93,7 +116,12 @@ local function set_costs(c)
   end
   if split and not times.B then
     times.B = {}
-    for i, time_of_i in ipairs(times.I) do times.B[i] = time_of_i + times.W[i] end
+    local i, w = times.I, times.W
+    local each = math.max(#i, #w) > c.stages and c.micro_batches or 1
+    for n = 1, c.stages * each do
+      local s = math.ceil(n / each)
+      times.B[n] = i[#i > c.stages and n or s] + w[#w > c.stages and n or s]
+    end
   end
   c.pair = { time = rule == "fixed" and value or nil,
     saving = rule == "saving" and value or rule == "max" and 2 * TIME.hi or 0 }
@@ -321,7 +349,7 @@ function M.turns(c)
       lines[i] = ("%s%s %s"):format(e.code, e.rank and (" on rank %d:"):format(e.rank) or ":",
         e.action)
     end
-    errors.user(("the pipeline schedule has %d faults:\n  %s"):format(#lines,
+    errors.user(("the pipeline schedule has %d fault%s:\n  %s"):format(#lines, #lines > 1 and "s" or "",
       table.concat(lines, "\n  ")), c.at)
   end
   return { ranks = c.ranks, stages = c.stages, micro_batches = c.micro_batches,

@@ -88,7 +88,7 @@ TEST_CASE("a rank holds its share of the states, and sends no more than for an a
   for (const Tensor& t : whole->graph.tensors()) {
     if (t.kind != TensorKind::kState) continue;
     const Tensor& slice = sharded->graph.tensor(sharded->graph.find_tensor(t.name));
-    const int64_t n = t.expert ? 2 : 4, elements = num_elements(t.shape);
+    const int64_t n = t.held.moe ? 2 : 4, elements = num_elements(t.shape);
     INFO(t.name);
     CHECK(slice.shape == Shape{(elements + n - 1) / n});
     const auto stored = [](int64_t all) {

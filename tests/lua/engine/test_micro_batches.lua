@@ -70,6 +70,20 @@ assert(apart(run(m, 1, 8, SYSTEMS.plain), run(m, 2, 4, SYSTEMS.megatron)) < 1e-9
 ]])
 end)
 
+test("placements and rounds in groups that hold all experts train as plain steps do", function()
+  expect.plans(HEAD .. [[
+local m = moe.model.gpt2_moe { vocab = 96, layers = 4, hidden = 16, heads = 2, seq = 8, ep = 2,
+  batch_per_device = 2, experts = 4, gate = 'switch', capacity_factor = 1 }
+local plain = run(m, 4, 2, moe.system 'raf' {})
+for _, name in ipairs { 'prophet', 'llep', 'flexmoe', 'fastermoe', 'lina_pipelining' } do
+  for zero = 0, 1 do
+    local d = apart(plain, run(m, 4, 2, moe.system(name) { zero = zero }))
+    assert(d < 1e-12, name .. ' with zero = ' .. zero .. ': ' .. d)
+  end
+end
+]])
+end)
+
 test("gradients are scaled down to a norm of all ranks' gradients together", function()
   expect.plans(HEAD .. [[
 local function model(ep)
