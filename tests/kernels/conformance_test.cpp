@@ -188,6 +188,7 @@ TEST_CASE("dispatch, combine and their gradients conform") {
         check<&Reference::combine>({1e-5}, choice_slot, tokens, k, hidden);
         check<&Reference::combine_dx>({1e-6}, slot_choice, slots, k, hidden);
         check<&Reference::combine_dweight>({1e-5}, choice_slot, tokens, k, hidden);
+        check<&Reference::gather>({0}, choice_slot, tokens * k);
       }
 }
 
