@@ -155,8 +155,8 @@ for _, file in ipairs(FILES) do
         ("%.0f%%"):format(100 * tflops / peak),
         cut and "" or ("%.1f"):format(peak_of(row, gpu, recompute) / 2 ^ 30),
         table.concat({ row.dispatcher or "", row.overlap and row.overlap ~= "off"
-          and "overlap: " .. row.overlap or "", recompute and not cut and "blocks recomputed here, as it does "
-          .. "not fit otherwise" or "" }, " ") }
+          and "overlap: " .. row.overlap or "", recompute and not cut and "blocks recomputed "
+          .. "here, as it does not fit otherwise" or "" }, " ") }
     end
   end
 end

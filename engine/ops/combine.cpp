@@ -134,8 +134,7 @@ constexpr auto run_dweight = []<class T>(const KernelCall<T>& c) {
 }  // namespace
 
 const OpDef kCombine = {.name = "combine",
-                        .doc =
-                            "y[t] = [residual +] sum over token t's choices of [weight *] slot",
+                        .doc = "y[t] = [residual +] sum over token t's choices of [weight *] slot",
                         .moe = MoeOp::kCombine,
                         .bound = Bound::kBytes,
                         .inputs = {{"slots", Role::kSlots},

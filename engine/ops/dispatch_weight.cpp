@@ -19,9 +19,9 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 /// Reads and writes one number per row, by its index.
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
   const double used = op.rows.stored > 0 ? context.slot_occupancy : 1;
-  return {.bytes = static_cast<double>(g.bytes(op.inputs[kWeight])) +
-                   used * static_cast<double>(g.bytes(op.inputs[kSlotChoice]) +
-                                              g.bytes(op.outputs[0]))};
+  return {.bytes =
+              static_cast<double>(g.bytes(op.inputs[kWeight])) +
+              used * static_cast<double>(g.bytes(op.inputs[kSlotChoice]) + g.bytes(op.outputs[0]))};
 }
 
 void gradient(GradContext& c, OpId) {

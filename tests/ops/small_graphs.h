@@ -227,9 +227,12 @@ struct MoeOptions {
 /// One MoE layer of 12 tokens and 4 experts, with its residual.
 inline SmallGraph moe_graph(const MoeOptions& o) {
   std::string a2a, back;
-  if (o.weighted) a2a = R"(
+  const char* const weight = o.weighted ? "_" : "%12";
+  if (o.weighted) {
+    a2a = R"(
 %26 = dispatch_weight(%12, %16, %14) dispatch_weight forward dispatch layer=1
 )";
+  }
   if (o.exchange) {
     a2a = fmt::format(R"(
 %18 = exchange_counts(%15) exchange forward dispatch layer=1
@@ -276,8 +279,8 @@ inline SmallGraph moe_graph(const MoeOptions& o) {
 %21 = gelu(%20, %5) act forward expert layer=1)";
   } else if (gated) {
     experts += fmt::format(R"(
-%21 = silu_mul(%20, {}{}) {{alpha=1.5, limit=0.9, offset=1, rows="{}"}} act forward expert layer=1)",
-                           counts, o.weighted ? ", _, %26" : "", o.rows);
+%21 = silu_mul(%20, {}) {{alpha=1.5, limit=0.9, offset=1, rows="{}"}} act forward expert layer=1)",
+                           counts + std::string(o.weighted ? ", _, %26" : ""), o.rows);
   } else {
     experts += fmt::format(R"(
 %22 = relu(%20, {0}) {{rows="{1}"}} relu forward expert layer=1
@@ -321,8 +324,7 @@ graph moe ranks=1
 {})",
                       gated ? 14 : 7, gated ? 14 : 7, o.logits_bias ? "%71 param f64 [4] wg.b" : "",
                       o.logits_bias ? ", %71" : "", o.bias ? ", _, %70" : "", gate_attrs, o.columns,
-                      a2a, experts, counts, o.rows, back, rows_out, o.weighted ? "_" : "%12",
-                      losses),
+                      a2a, experts, counts, o.rows, back, rows_out, weight, losses),
           o.gate};
 }
 

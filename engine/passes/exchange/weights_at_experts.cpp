@@ -9,18 +9,6 @@
 namespace moe {
 namespace {
 
-/// Returns the op that makes the tensor. Throws UserError naming it unless `is_right`.
-OpId maker(const Graph& graph, const std::vector<OpId>& producers, TensorId t, bool (*is_right)(
-               const Graph&, OpId), const PassContext& context) {
-  const OpId op = producers[t.index()];
-  if (op.valid() && is_right(graph, op)) return op;
-  throw user_error(
-      "stage '{}': op '{}' ({}) is between the dispatch and the combine of block {}, because rows "
-      "are cut into parts or rounds or exchanged in two steps; their weights cannot be. Leave out "
-      "either this stage or the one that cuts them",
-      context.stage, graph.op(op).name, graph.def(op).name, graph.op(op).layer);
-}
-
 bool moves_rows(const Graph& graph, OpId op) {
   return carries(graph, op, Payload::kRows);
 }
@@ -29,6 +17,46 @@ bool is_product(const Graph& graph, OpId op) {
 }
 bool is_dispatch(const Graph& graph, OpId op) {
   return is(graph, op, MoeOp::kDispatch);
+}
+
+/// Finds the ops of an MoE layer from its combine against the data flow.
+struct LayerBefore {
+  const Graph& graph;
+  const std::vector<OpId>& producers;
+  const std::string& stage;
+
+  OpId maker(OpId by) const { return producers[graph.op(by).inputs[0].index()]; }
+  /// Returns the exchange that brings the op's rows, or an invalid id.
+  OpId exchange(OpId by) const { return moves_rows(graph, maker(by)) ? maker(by) : OpId(); }
+  /// Returns the op that makes the op's rows. Throws UserError naming it unless `is_right`.
+  OpId expected(OpId by, bool (*is_right)(const Graph&, OpId)) const {
+    const OpId op = maker(by);
+    if (is_right(graph, op)) return op;
+    throw user_error(
+        "stage '{}': op '{}' ({}) is between the dispatch and the combine of block {}, because "
+        "rows are cut into parts or rounds or exchanged in two steps; their weights cannot be. "
+        "Leave out either this stage or the one that cuts them",
+        stage, graph.op(op).name, graph.def(op).name, graph.op(op).layer);
+  }
+};
+
+/// Adds the ops that bring the weights of the combine to the experts, after the ops `dispatch` and
+/// `there` (invalid: one rank holds all experts) that bring the rows, and notes them in `behind`.
+/// Returns the weights of the experts' rows.
+TensorId send_weights(Graph& graph, OpId combine, OpId dispatch, OpId there,
+                      std::map<OpId, OpId>& behind) {
+  const Op slots = graph.op(dispatch);
+  behind[dispatch] = add_like(
+      graph, slots, ops::kDispatchWeight, slots.name + "_weight",
+      {input_of(graph, graph.op(combine), Role::kWeight), input_of(graph, slots, Role::kSlotChoice),
+       input_of(graph, slots, Role::kChoiceSlot)});
+  if (!there.valid()) return graph.out(behind[dispatch]);
+  const Op rows = graph.op(there);
+  std::vector<TensorId> inputs = rows.inputs;
+  inputs[0] = graph.out(behind[dispatch]);
+  behind[there] =
+      add_like(graph, rows, ops::kAllToAll, rows.name + ".weight", inputs, all_attrs(rows));
+  return graph.out(behind[there]);
 }
 
 }  // namespace
@@ -46,41 +74,22 @@ Graph weights_at_experts(Graph graph, const PassContext& context) {
   for (size_t i = 0; i < num_ops; ++i) {
     const OpId combine(static_cast<int64_t>(i));
     if (!is(graph, combine, MoeOp::kCombine)) continue;
-    const auto made = [&](OpId by, auto is_right) {
-      return maker(graph, producers, graph.op(by).inputs[0], is_right, context);
-    };
-    const auto exchange_before = [&](OpId op) {
-      const OpId before = producers[graph.op(op).inputs[0].index()];
-      return moves_rows(graph, before) ? before : OpId();
-    };
-    const OpId back = exchange_before(combine);
-    const OpId second = made(back.valid() ? back : combine, is_product);
-    const OpId act = producers[graph.op(second).inputs[0].index()];
-    if (&graph.def(act) != &ops::kSiluMul || input_of(graph, graph.op(second), Role::kBias).valid()) {
+    const LayerBefore layer{graph, producers, context.stage};
+    const OpId back = layer.exchange(combine);
+    const OpId second = layer.expected(back.valid() ? back : combine, is_product);
+    const OpId act = layer.maker(second);
+    const bool bias = input_of(graph, graph.op(second), Role::kBias).valid();
+    if (&graph.def(act) != &ops::kSiluMul || bias) {
       context.skip(fmt::format("the experts of block {} have no gated activation, or a bias behind "
                                "it, so their weights stay at combine",
                                graph.op(act).layer),
                    graph.op(combine).name);
       continue;
     }
-    const OpId first = made(act, is_product);
-    const OpId there = exchange_before(first);
-    const OpId dispatch = made(there.valid() ? there : first, is_dispatch);
-    const Op& slots = graph.op(dispatch);
-    const OpId sent = add_like(graph, slots, ops::kDispatchWeight, slots.name + "_weight",
-                               {input_of(graph, graph.op(combine), Role::kWeight),
-                                input_of(graph, slots, Role::kSlotChoice),
-                                input_of(graph, slots, Role::kChoiceSlot)});
-    behind[dispatch] = sent;
-    TensorId weights = graph.out(sent);
-    if (there.valid()) {
-      const Op& rows = graph.op(there);
-      std::vector<TensorId> inputs = rows.inputs;
-      inputs[0] = weights;
-      behind[there] = add_like(graph, rows, ops::kAllToAll, rows.name + ".weight", inputs,
-                               all_attrs(rows));
-      weights = graph.out(behind[there]);
-    }
+    const OpId first = layer.expected(act, is_product);
+    const OpId there = layer.exchange(first);
+    const OpId dispatch = layer.expected(there.valid() ? there : first, is_dispatch);
+    const TensorId weights = send_weights(graph, combine, dispatch, there, behind);
     graph.op(act).inputs.resize(ops::kSiluMul.inputs.size());
     graph.op(act).inputs.back() = weights;
     set_input(graph, combine, Role::kWeight, TensorId());

@@ -20,8 +20,9 @@ test("a step with the weights at the experts is that with them at combine", func
   expect.plans(HEAD .. [[
 local function run(model, passes, ranks, micro)
   return moe.train { model = model, ranks = ranks, steps = 3, precision = 'f64',
-    system = #passes > 0 and moe.system 's' (passes) or moe.system 'plain' {}, init = 'reference', tokens = 'reference',
-    grid = moe.grid { micro_batches = micro }, optimizer = { name = 'adamw' } }
+    system = #passes > 0 and moe.system 's' (passes) or moe.system 'plain' {},
+    init = 'reference', tokens = 'reference', optimizer = { name = 'adamw' },
+    grid = moe.grid { micro_batches = micro } }
 end
 local function apart(a, b)
   local worst = 0
