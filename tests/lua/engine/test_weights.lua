@@ -60,3 +60,32 @@ for of, model in pairs(MODELS) do
 end
 ]])
 end)
+
+test("rows that are cut are refused by name; a bias behind the activation keeps weights", function()
+  local plan = HEAD .. [[
+local function plan(model, ...) return moe.plan { model = model, system = moe.system 's' { ... },
+  cluster = moe.cluster.p4de { nodes = 2 } } end
+local function of_16(fields) fields.experts = 16 return deepseek(fields) end
+]]
+  for pass, op in pairs { ["capacity_pipeline { degree = 2 }"] = "b1.moe.a2a_2.concat0",
+      ["fastermoe_pipeline {}"] = "b1.moe.a2a_2.join",
+      ["hierarchical_a2a {}"] = "b1.moe.a2a_2.order",
+      ["partition { parts = 2, before = 0, after = 0 }"] = "b1.moe.dispatch_weight" } do
+    expect.plans(plan .. "plan(of_16 { capacity_factor = 4 }, P.weights_at_experts {}, P." .. pass
+      .. ")", "stage '", op, pass:match "%S+")
+  end
+  expect.plans(plan .. [[
+local p = plan(moe.model.gpt2_moe { vocab = 96, layers = 2, hidden = 16, heads = 2, seq = 8,
+  batch_per_device = 2, experts_per_device = 1 }, P.weights_at_experts {})
+local stage = p:info().stages[1]
+assert(not stage.changed)
+local function returned(...)
+  local p = plan(of_16 { capacity = 'none', batch_per_device = 64 }, P.irregular_a2a {},
+    P.used_rows {}, ...)
+  for _, part in ipairs(p:memory().peak_parts) do
+    if part.what == 'rows of exchanges' then return part.bytes end
+  end
+end
+assert(returned(P.weights_at_experts {}) < 0.7 * returned())
+]])
+end)
