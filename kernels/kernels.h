@@ -234,11 +234,13 @@ struct KernelTable {
                   Stream);
 
   /// y [rows,cols] from x [rows,2*cols]: the gate in the first `cols` columns of a row of x, the
-  /// other operand in the others.
-  void (*silu_mul)(T* y, const T* x, GatedForm form, int64_t rows, int64_t cols, Stream);
-  /// dx [rows,2*cols], in the order of x, from dy [rows,cols]. No gradient passes beyond the limit.
-  void (*silu_mul_dx)(T* dx, const T* dy, const T* x, GatedForm form, int64_t rows, int64_t cols,
-                      Stream);
+  /// other operand in the others. Row r is multiplied by weight[r]; a null weight counts as 1.
+  void (*silu_mul)(T* y, const T* x, const W* weight, GatedForm form, int64_t rows, int64_t cols,
+                   Stream);
+  /// dx [rows,2*cols], in the order of x, from dy [rows,cols], and dweight [rows] unless weight is
+  /// null. No gradient passes beyond the limit.
+  void (*silu_mul_dx)(T* dx, W* dweight, const T* dy, const T* x, const W* weight, GatedForm form,
+                      int64_t rows, int64_t cols, Stream);
 
   /// angles [seq,2*pairs] = the cosines of position * f.at[j] for all pairs j, then the sines, each
   /// times f.scale. All tables compute in float.
@@ -331,6 +333,8 @@ struct KernelTable {
   /// dweight[t,j] = dot(dy[t,:], in[choice_slot[t*k+j],:]), or 0 for a choice without a slot.
   void (*combine_dweight)(W* dweight, const T* dy, const T* in, const int32_t* choice_slot,
                           int64_t tokens, int64_t k, int64_t hidden, Stream);
+  /// to[i] = from[at[i]], or 0 where at[i] is -1.
+  void (*gather)(W* to, const W* from, const int32_t* at, int64_t n, Stream);
 
   /// loss[0] (double) = scale * sum over t of -log softmax(logits[t,:])[target[t]]. logits is
   /// [tokens,vocab], with `pitch` elements from row to row. With `gradient`, logits is overwritten

@@ -9,7 +9,6 @@
 #include "bindings/host/userdata.h"
 #include "bindings/plan_spec.h"
 #include "bindings/run.h"
-#include "engine/analysis/bubbles.h"
 #include "engine/analysis/idle_stages.h"
 #include "engine/analysis/packing.h"
 #include "engine/analysis/step_summary.h"
@@ -144,12 +143,7 @@ json simulated_json(Host& host, const PlanHandle& handle, const json& values,
   if (!result.stop_reason.empty()) out["no_room"] = result.stop_reason;
   out["sim_ms"] = to_ms(end - begin);
   out["alone_ms"] = alone_json(plan);
-  if (!plan.programs.empty()) {
-    json& ranks = out["pipeline"] = json::array();
-    for (const Bubbles& b : bubbles_of(plan, result.timelines.front())) {
-      ranks.push_back(values_json(b));
-    }
-  }
+  if (!plan.programs.empty()) out["pipeline"] = pipeline_json(plan, result.timelines.front());
   const MeasuredShares shares = measured_shares(plan.graph, *plan.spec.cost);
   out["measured_share"] = shares.measured;
   out["extrapolated_share"] = shares.extrapolated;

@@ -15,6 +15,7 @@
 #include "bindings/infer.h"
 #include "bindings/policy/gate.h"
 #include "bindings/policy/pick.h"
+#include "engine/analysis/bubbles.h"
 #include "engine/analysis/planner_error.h"
 #include "engine/base/files.h"
 #include "engine/base/utf8.h"
@@ -200,14 +201,35 @@ RunOptions options_of(Host& host, const Fields& f, const PlanHandle& handle,
   return options;
 }
 
+}  // namespace
+
+json pipeline_json(const Plan& plan, const Timeline& timeline) {
+  json ranks = json::array();
+  const std::vector<std::vector<TurnTime>> turns = turns_of(plan, timeline);
+  for (const Bubbles& bubbles : bubbles_of(plan, timeline)) {
+    json rank = values_json(bubbles);
+    for (const TurnTime& t : turns[ranks.size()]) {
+      rank["turns"].push_back({{"text", t.text},
+                               {"begin_ms", to_ms(t.begin)},
+                               {"end_ms", to_ms(t.end)}});
+    }
+    ranks.push_back(std::move(rank));
+  }
+  return ranks;
+}
+
+namespace {
+
 json executed_json(const RunResult& result, const Plan& plan) {
   json ranks = json::array();
+  const bool of_each = std::ssize(result.executed) == plan.num_ranks();
   for (const auto& lanes : result.executed) {
+    const Plan& program = of_each ? plan.program(std::ssize(ranks)) : plan;
     json by_lane = json::object();
     for (size_t lane = 0; lane < lanes.size(); ++lane) {
       json names = json::array();
       for (const OpId op : lanes[lane]) names.push_back(plan.graph.op(op).name);
-      by_lane[plan.schedule.lanes[lane].name] = std::move(names);
+      by_lane[program.schedule.lanes[lane].name] = std::move(names);
     }
     ranks.push_back(std::move(by_lane));
   }
@@ -250,6 +272,9 @@ void fill_result(const RunResult& r, const Plan& plan, bool ended, json& out) {
   out["executed"] = executed_json(r, plan);
   out["samples_ms"] = json::array();
   for (const Metrics& m : r.metrics) out["samples_ms"].push_back(to_ms(m.makespan_ns));
+  if (!plan.programs.empty() && !r.timelines.empty()) {
+    out["pipeline"] = pipeline_json(plan, r.timelines.back());
+  }
   if (r.stop_reason.empty()) out.erase("stop_reason");
   if (!ended) {
     out.erase("digest");

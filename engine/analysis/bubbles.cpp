@@ -1,6 +1,10 @@
 #include "engine/analysis/bubbles.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include "engine/graph/op_def.h"
 #include "engine/schedule/precedence.h"
@@ -129,6 +133,51 @@ class BubbleFinder {
 };
 
 }  // namespace
+
+std::vector<std::vector<TurnTime>> turns_of(const Plan& plan, const Timeline& timeline) {
+  using pipeline::Work;
+  const PipelineSpec& spec = plan.spec.pipeline;
+  std::vector<int32_t> stage_of_block;
+  for (size_t s = 0; s < spec.layers.size(); ++s) {
+    stage_of_block.insert(stage_of_block.end(), static_cast<size_t>(spec.layers[s]),
+                          static_cast<int32_t>(s));
+  }
+  const auto each = static_cast<int32_t>(timeline.num_ranks / plan.spec.pipeline_ranks());
+  // By stage, micro-batch and kind of work: begin and end.
+  std::map<std::tuple<int64_t, int32_t, Work>, std::pair<Nanoseconds, Nanoseconds>> times;
+  for (const Span& span : timeline.spans) {
+    const Op& op = plan.graph.op(span.op);
+    const bool turns = op.phase != Phase::kUpdate && op.segment != Segment::kUpdate;
+    if (span.rank % each != 0 || plan.graph.def(op).lane != LaneKind::kCompute || !turns) continue;
+    const int64_t stage = op.layer >= 0 ? stage_of_block[static_cast<size_t>(op.layer)]
+                          : op.segment == Segment::kEmbed ? 0
+                                                          : spec.shape.stages - 1;
+    if (spec.shape.rank_of(stage, op.micro) != op.pipeline_rank) continue;  // made in every stage
+    const Work work = op.phase == Phase::kForward ? Work::kF : op.is_dw ? Work::kW : Work::kI;
+    const auto [known, fresh] =
+        times.try_emplace({stage, op.micro, work}, std::pair{span.begin, span.end});
+    known->second.first = std::min(known->second.first, span.begin);
+    known->second.second = std::max(known->second.second, span.end);
+  }
+  std::vector<std::vector<TurnTime>> all;
+  for (const pipeline::Turns& turns : spec.turns) {
+    std::vector<TurnTime>& mine = all.emplace_back();
+    for (const pipeline::Turn& turn : turns) {
+      const int64_t stage = spec.shape.stage_of(std::ssize(all) - 1, turn.chunk);
+      TurnTime time{fmt::format("{}{}{}", stage, name_of(turn.work), turn.micro)};
+      for (const Work part : {Work::kF, Work::kI, Work::kW}) {
+        const bool of_turn = part == turn.work || (turn.work == Work::kB && part != Work::kF);
+        const auto found = times.find({stage, turn.micro, part});
+        if (!of_turn || found == times.end()) continue;
+        const auto [begin, end] = found->second;
+        time.begin = time.end == 0 ? begin : std::min(time.begin, begin);
+        time.end = std::max(time.end, end);
+      }
+      if (time.end > 0) mine.push_back(std::move(time));
+    }
+  }
+  return all;
+}
 
 std::vector<Bubbles> bubbles_of(const Plan& plan, const Timeline& timeline) {
   return BubbleFinder(plan, timeline).run();

@@ -2,6 +2,7 @@
 // The causes of a rank add up to its step without its compute.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "engine/base/field.h"
@@ -48,5 +49,14 @@ constexpr auto fields_of(const Bubbles*) {
 
 /// Returns the bubbles of each pipeline rank of a timeline of the plan.
 std::vector<Bubbles> bubbles_of(const Plan& plan, const Timeline& timeline);
+
+/// A turn as cells have it ("2F5": stage, kind, micro-batch, from 0), and when the first and the
+/// last compute op of it began and ended on the first rank.
+struct TurnTime {
+  std::string text;
+  Nanoseconds begin = 0, end = 0;
+};
+/// Returns the turns of each pipeline rank, in their order, without those that compute nothing.
+std::vector<std::vector<TurnTime>> turns_of(const Plan& plan, const Timeline& timeline);
 
 }  // namespace moe

@@ -238,10 +238,10 @@ void check_operands(const OpDef& def, const char* what, const std::vector<Operan
     MOE_CHECK(operand.most >= 1 && (operand.most == 1 || i + 1 == operands.size()),
               "op {}: {} '{}' has Operand::most = {}, but only the last {} may be a list (above 1)",
               def.name, what, operand.name, operand.most, what);
-    MOE_CHECK(
-        operand.optional || i == 0 || !operands[i - 1].optional || operands[i - 1].with != nullptr,
-        "op {}: {} '{}' is required, so the {} before it must not be optional", def.name, what,
-        operand.name, what);
+    MOE_CHECK(&operands == &def.inputs || operand.optional || i == 0 || !operands[i - 1].optional ||
+                  operands[i - 1].with != nullptr,
+              "op {}: {} '{}' is required, so the {} before it must not be optional", def.name,
+              what, operand.name, what);
   }
 }
 

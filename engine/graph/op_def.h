@@ -62,6 +62,7 @@ enum class MoeOp : uint8_t {
   kNone,
   kGate,
   kDispatch,
+  kDispatchWeight,
   kExpertProduct,
   kCombine,
   kCombineDx,
@@ -278,7 +279,7 @@ struct OpDef {
   MoeOp moe = MoeOp::kNone;
   BasicOp basic = BasicOp::kNone;
   Bound bound = Bound::kNone;
-  /// Operands in the order of their places; required ones come first.
+  /// Operands in the order of their places; required outputs come first.
   std::vector<Operand> inputs = {};
   std::vector<Operand> outputs = {};
 

@@ -1,4 +1,5 @@
-// For each token, the weighted sum of the results of the experts that it chose.
+// For each token, the weighted sum of the results of the experts that it chose, or their sum where
+// the experts have multiplied them by the weights (dispatch_weight.cpp).
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
@@ -11,12 +12,12 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   expect_shape(g, op, kSlots, {kAny, kAny, kAny});
   expect_shape(g, op, kWeight, {kAny, kAny});
   const Shape& slots = shape(g, op, kSlots);
-  const Shape& weight = shape(g, op, kWeight);
-  expect_index(g, op, kChoiceSlot, weight);
+  const Shape& choices = shape(g, op, has(op, kWeight) ? kWeight : kChoiceSlot);
+  expect_index(g, op, kChoiceSlot, has(op, kWeight) ? choices : Shape{kAny, kAny});
   expect_index(g, op, kSlotChoice, {slots[0], slots[1]});
-  Shape y = token_shape(op, weight[0], slots[2]);
+  Shape y = token_shape(op, choices[0], slots[2]);
   if (has(op, kResidual)) {
-    expect_rows(g, op, kResidual, weight[0], slots[2]);
+    expect_rows(g, op, kResidual, choices[0], slots[2]);
     y = shape(g, op, kResidual);
   }
   return {{y, arg(g, op, kSlots).dtype}};
@@ -45,6 +46,7 @@ void gradient(GradContext& c, OpId) {
   const Op op = c.op();
   const TensorId dy = c.grad(op.outputs[0]), slots = op.inputs[kSlots];
   const TensorId weight = op.inputs[kWeight], residual = input_or_none(op, kResidual);
+  const Shape& choices = shape(c.graph(), op, kChoiceSlot);
   if (c.needs(residual)) c.add(residual, dy);
   if (c.needs(slots)) {
     if (!has(op, kSlotChoice)) {
@@ -55,6 +57,7 @@ void gradient(GradContext& c, OpId) {
     Attrs attrs;
     const int64_t stored = c.graph().tensor(slots).stored_rows;
     if (stored > 0) attrs["stored"] = stored;
+    if (!weight.valid()) attrs["k"] = choices[1];
     const OpId dx = c.emit("combine_dx", "dx", {dy, weight, op.inputs[kSlotChoice]}, attrs);
     c.add(slots, c.graph().out(dx));
   }
@@ -65,15 +68,24 @@ void gradient(GradContext& c, OpId) {
 }
 
 constexpr auto run = []<class T>(const KernelCall<T>& c) {
-  const Shape& weight = c.in_shape(kWeight);
+  const Shape& choices = c.in_shape(kChoiceSlot);
+  const int64_t tokens = choices[0], k = choices[1], hidden = cols_of(c.in_shape(kSlots));
+  if (!has(c.op, kWeight)) {
+    return c.k.dispatch_dx(c.out(0), c.in(kSlots), c.in_i32(kChoiceSlot), c.in(kResidual), tokens,
+                           k, hidden, c.stream);
+  }
   c.k.combine(c.out(0), c.in(kSlots), c.wide(kWeight), c.in_i32(kChoiceSlot), c.in(kResidual),
-              weight[0], weight[1], cols_of(c.in_shape(kSlots)), c.stream);
+              tokens, k, hidden, c.stream);
 };
 
 std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   expect_shape(g, op, 1, {kAny, kAny});
   const Shape& dy = expect_matrix(g, op, 0);
-  expect_rows(g, op, 0, shape(g, op, 1)[0], cols_of(dy));
+  if (has(op, 1)) {
+    expect_rows(g, op, 0, shape(g, op, 1)[0], cols_of(dy));
+  } else {
+    expect_attr(op, "k", 1);
+  }
   expect_index(g, op, 2, {kAny, kAny});
   const Shape& slots = shape(g, op, 2);
   return {{{slots[0], slots[1], cols_of(dy)}, arg(g, op, 0).dtype, op.rows.stored}};
@@ -85,13 +97,17 @@ Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
   return {.flops = context.slot_occupancy *
                    static_cast<double>(num_elements(g.tensor(op.outputs[0]).shape)),
           .bytes = slots * (written + context.slot_occupancy) +
-                   static_cast<double>(g.bytes(op.inputs[1])) +
+                   (has(op, 1) ? static_cast<double>(g.bytes(op.inputs[1])) : 0) +
                    written * static_cast<double>(g.bytes(op.inputs[2]))};
 }
 
 constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
   const int64_t hidden = c.out_shape(0)[2];
   const int64_t slots = stored_elements(c.graph.tensor(c.op.outputs[0])) / hidden;
+  if (!has(c.op, 1)) {
+    return c.k.dispatch(c.out(0), c.in(0), c.in_i32(2), slots, attr_int(c.op, "k"), hidden,
+                        c.stream);
+  }
   c.k.combine_dx(c.out(0), c.in(0), c.wide(1), c.in_i32(2), slots, c.in_shape(1)[1], hidden,
                  c.stream);
 };
@@ -118,11 +134,11 @@ constexpr auto run_dweight = []<class T>(const KernelCall<T>& c) {
 }  // namespace
 
 const OpDef kCombine = {.name = "combine",
-                        .doc = "y[t] = [residual +] sum over token t's choices of weight * slot",
+                        .doc = "y[t] = [residual +] sum over token t's choices of [weight *] slot",
                         .moe = MoeOp::kCombine,
                         .bound = Bound::kBytes,
                         .inputs = {{"slots", Role::kSlots},
-                                   {"weight", Role::kWeight},
+                                   optional("weight", Role::kWeight),
                                    {"choice_slot", Role::kChoiceSlot},
                                    optional("residual", Role::kAdded),
                                    optional("slot_choice", Role::kSlotChoice)},
@@ -137,10 +153,11 @@ const OpDef kCombine = {.name = "combine",
 const OpDef kCombineDx = {
     .name = "combine_dx",
     .doc =
-        "gradient of the slots: weight * dy of the slot's token, 0 for an empty slot; attr stored",
+        "gradient of the slots: [weight *] dy of the slot's token, 0 for an empty slot; attrs "
+        "stored, k (choices per token, needed without weight)",
     .moe = MoeOp::kCombineDx,
     .bound = Bound::kBytes,
-    .inputs = {{"dy"}, {"weight", Role::kWeight}, {"slot_choice", Role::kSlotChoice}},
+    .inputs = {{"dy"}, optional("weight", Role::kWeight), {"slot_choice", Role::kSlotChoice}},
     .outputs = {{"dslots", Role::kSlots}},
     .infer = infer_dx,
     .work = work_dx,

@@ -14,14 +14,14 @@ namespace moe::ops {
   X(AttnContextDx) X(AttnSoftmaxDx) X(AttnScoreDx) X(Gelu) X(GeluDx) X(SiluMul) X(SiluMulDx) \
   X(Mul) X(RowDot) X(Scale) X(Sigmoid) X(SigmoidDx) X(Relu) X(ReluDx) X(SplitHeads) X(JoinHeads) \
   X(RopeAngles) X(Rope) X(GateLogits) X(Gate) X(GateDlogits) X(CountPart) X(PackSlots) \
-  X(Dispatch) X(DispatchDx) X(AllToAll) X(ExchangeCounts) X(ExpertLinear) X(ExpertLinearDx) \
-  X(ExpertLinearDw) X(Combine) X(CombineDx) X(CombineDweight) X(CrossEntropy) X(AllReduce) \
-  X(ReduceScatter) X(AllGather) X(Sgd) X(SquareSum) X(ClipGradients) \
-  X(Add) X(Split) X(TransposeBlocks) X(Concat) X(SplitRows) X(ConcatRows) X(ReorderRows) \
-  X(JoinRows) X(SplitPeers) X(JoinPeers) X(AddLoads) X(GatherLoads) X(SlotRows) X(Place) X(Commit) \
-  X(CopyExperts) X(ReturnGradients) X(SumResidents) X(Migrate) X(ExpectExperts) X(PlaceExpected) \
-  X(FineTune) X(SwapIn) X(ExpertLoad) X(BalanceLoss) X(ZLoss) X(BalanceBias) X(Adamw) X(Round) \
-  X(Send) X(Receive) X(SumCopies)
+  X(Dispatch) X(DispatchDx) X(DispatchWeight) X(DispatchWeightDx) X(AllToAll) X(ExchangeCounts) \
+  X(ExpertLinear) X(ExpertLinearDx) X(ExpertLinearDw) X(Combine) X(CombineDx) X(CombineDweight) \
+  X(CrossEntropy) X(AllReduce) X(ReduceScatter) X(AllGather) X(Sgd) X(SquareSum) \
+  X(ClipGradients) X(Add) X(Split) X(TransposeBlocks) X(Concat) X(SplitRows) X(ConcatRows) \
+  X(ReorderRows) X(JoinRows) X(SplitPeers) X(JoinPeers) X(AddLoads) X(GatherLoads) X(SlotRows) \
+  X(Place) X(Commit) X(CopyExperts) X(ReturnGradients) X(SumResidents) X(Migrate) \
+  X(ExpectExperts) X(PlaceExpected) X(FineTune) X(SwapIn) X(ExpertLoad) X(BalanceLoss) X(ZLoss) \
+  X(BalanceBias) X(Adamw) X(Round) X(Send) X(Receive) X(SumCopies)
 // clang-format on
 
 #define MOE_DECLARE_OP(name) extern const OpDef k##name;

@@ -107,8 +107,8 @@ void for_each_run(const KernelCall<T>& c, const Blocks& b, const int32_t* counts
 /// Zeroes the rows of y (the blocks b, `cols` columns) that are not in use; a part zeroes its part
 /// of them. Does nothing for one part of a batch, for attr loose=1, where no op reads them, and for
 /// packed rows.
-template <class T>
-void zero_unused(const KernelCall<T>& c, T* y, const Blocks& b, const int32_t* counts,
+template <class T, class Y>
+void zero_unused(const KernelCall<T>& c, Y* y, const Blocks& b, const int32_t* counts,
                  int64_t cols) {
   if (!only_used(c.op) || is_part(c.op) || c.op.rows.loose || b.packed) return;
   const ExpertRowCut cut(c.graph, c.op, c.rank.rank, b.experts);
@@ -116,7 +116,7 @@ void zero_unused(const KernelCall<T>& c, T* y, const Blocks& b, const int32_t* c
     const Rows unused = cut.of({counts[i], b.capacity}, i / b.sources, i % b.sources);
     if (unused.count() == 0) continue;
     c.k.clear(y + (i * b.capacity + unused.begin) * cols,
-              static_cast<int64_t>(sizeof(T)) * unused.count() * cols, c.stream);
+              static_cast<int64_t>(sizeof(Y)) * unused.count() * cols, c.stream);
   }
 }
 

@@ -43,9 +43,9 @@
 //   gelu              x [bias] [recv_counts] [recv_begin] -> y; bias [n], or [El,n] with
 //                     x [El,..,n]; attr rows as in expert_linear
 //   gelu_dx           dy x [bias] [recv_counts] -> dx
-//   silu_mul          x[..,2n] [recv_counts] [recv_begin] -> y[..,n]; attrs limit, alpha, offset;
-//                     attr rows as in expert_linear, with x [El,P,C,2n]
-//   silu_mul_dx       dy x [recv_counts] -> dx
+//   silu_mul          x[..,2n] [recv_counts] [recv_begin] [weight[..,1]] -> y[..,n]; attrs limit,
+//                     alpha, offset; attr rows as in expert_linear, with x [El,P,C,2n]
+//   silu_mul_dx       dy x [recv_counts] [weight where attr weighted=1] -> dx [dweight]
 //   mul               a[..,n] b[..,n] (or [..,1]) [acc] [recv_counts] [recv_begin] -> y[..,n]
 //   row_dot           a[..,n] b[..,n] [recv_counts] [recv_begin] -> y[..,1]
 //   scale             x [acc] [recv_counts] [recv_begin] -> y = acc + factor x; attr factor
@@ -119,9 +119,9 @@
 //                     others are zero)
 //   expert_linear_dx  dy w [acc] [recv_counts] [sum where attr gelu=1] -> dx, as in linear_dx
 //   expert_linear_dw  dy x [acc w] [acc b] [recv_counts] -> dw [db where attr bias=1]
-//   combine           slots[E,C,d] weight choice_slot [residual] [slot_choice] -> y[B,S,d]; the
+//   combine           slots[E,C,d] [weight] choice_slot [residual] [slot_choice] -> y[B,S,d]; the
 //                     backward needs slot_choice
-//   combine_dx        dy weight slot_choice -> dslots
+//   combine_dx        dy [weight] slot_choice -> dslots; attr k where weight is absent
 //   combine_dweight   dy slots choice_slot -> dweight
 //   cross_entropy     logits[T,V] targets -> loss[1] dlogits; attr scale = 1 / global tokens
 //   expert_load       expert[T,K] -> load[E]: choices per expert, dropped ones included. With input

@@ -1,5 +1,8 @@
 // The gated activation of SwiGLU and its relatives: y = silu(gate) * up, where gate is the first
 // half of x's last axis and up the second half; with attr rows = "used" only of the rows in use.
+// With weights, rows of experts are multiplied by the routing weights, as Megatron-LM does
+// (core/fusions/fused_bias_swiglu.py, weighted_bias_swiglu): the gradient of a row's weight is then
+// known here, and rows that come back from the experts need not be kept for it.
 //
 // x is one tensor, since one product of 2n columns is faster than two of n columns, reads its input
 // once, and leaves an expert with two matrices to store, move and update. Checkpoints with separate
@@ -15,6 +18,8 @@ namespace {
 
 /// Flops per element of y, with 5 and 6 for the exponential and the division.
 constexpr double kFlops = 16, kDxFlops = 24;
+/// The place of the weights, in the forward and in the gradient's op, whose counts are before it.
+constexpr size_t kWeights = 3, kDxWeights = 3;
 
 /// Returns attrs limit (absent: none), alpha (default 1) and offset (default 0). Throws UserError
 /// unless limit and alpha are above 0.
@@ -43,10 +48,17 @@ Shape half_of(const Graph& g, const Op& op, size_t x) {
   return half;
 }
 
+/// Returns the shape of the rows' weights or of their gradients, for rows of this shape.
+Shape one_per_row(Shape rows) {
+  rows.back() = 1;
+  return rows;
+}
+
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const Shape y = half_of(g, op, 0);
   form_of(op);
   expect_row_counts(g, op, 0);
+  expect_shape(g, op, kWeights, one_per_row(y));
   return {rows_like(arg(g, op, 0), y)};
 }
 
@@ -64,8 +76,9 @@ Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
 }
 
 /// Can be cut along any axis but the last, which has the halves; with rows = "used", along the rows
-/// in use.
+/// in use. With weights, no pass cuts it: their exchange is not cut.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
+  if (has(op, kWeights)) return {};
   if (only_used(op)) return used_row_cuts(g, op, {0});
   if (op.rows.is_cut()) return {};
   const int last = static_cast<int>(shape(g, op, 0).size()) - 1;
@@ -76,21 +89,29 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
 
 void gradient(GradContext& c, OpId) {
   const Op op = c.op();
-  const TensorId x = op.inputs[0];
+  const TensorId x = op.inputs[0], weight = input_or_none(op, kWeights);
   if (!c.needs(x)) return;
   std::vector<TensorId> inputs = {c.grad(op.outputs[0]), x};
   Attrs attrs = same_rows(c.graph(), op, inputs);
+  if (weight.valid()) {
+    inputs.resize(kDxWeights);
+    inputs.push_back(weight);
+    attrs["weighted"] = int64_t{1};
+  }
   for (const char* key : {"limit", "alpha", "offset"}) {
     if (const auto given = op.attrs.find(key); given != op.attrs.end()) attrs.insert(*given);
   }
-  c.add(x, c.graph().out(c.emit(kSiluMulDx, "dx", inputs, attrs)));
+  const OpId dx = c.emit(kSiluMulDx, "dx", inputs, attrs);
+  c.add(x, c.graph().out(dx));
+  if (c.needs(weight)) c.add(weight, c.graph().out(dx, 1));
 }
 
 constexpr auto run = []<class T>(const KernelCall<T>& c) {
   const int64_t cols = cols_of(c.out_shape(0));
   for_each_rows(c, 0, 1, [&](int64_t first, int64_t rows, int64_t) {
-    c.k.silu_mul(c.out(0) + first * cols, c.in(0) + first * 2 * cols, form_of(c.op), rows, cols,
-                 c.stream);
+    const auto* const weight = c.wide(kWeights);
+    c.k.silu_mul(c.out(0) + first * cols, c.in(0) + first * 2 * cols,
+                 weight == nullptr ? nullptr : weight + first, form_of(c.op), rows, cols, c.stream);
   });
 };
 
@@ -98,15 +119,24 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   expect_shape(g, op, 0, half_of(g, op, 1));
   form_of(op);
   expect_row_counts(g, op, 1);
-  return {rows_like(arg(g, op, 1), shape(g, op, 1))};
+  const Shape of_rows = one_per_row(shape(g, op, 1));
+  expect_shape(g, op, kDxWeights, of_rows);
+  std::vector<TensorSpec> specs = {rows_like(arg(g, op, 1), shape(g, op, 1))};
+  if (has(op, kDxWeights)) specs.push_back(rows_like(arg(g, op, kDxWeights), of_rows));
+  return specs;
 }
 
 constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
   const int64_t cols = cols_of(c.in_shape(0));
+  const auto* const weight = c.wide(kDxWeights);
   for_each_rows(c, 1, 1, [&](int64_t first, int64_t rows, int64_t) {
-    c.k.silu_mul_dx(c.out(0) + first * 2 * cols, c.in(0) + first * cols, c.in(1) + first * 2 * cols,
+    c.k.silu_mul_dx(c.out(0) + first * 2 * cols,
+                    weight == nullptr ? nullptr : c.wide_out(1) + first, c.in(0) + first * cols,
+                    c.in(1) + first * 2 * cols, weight == nullptr ? nullptr : weight + first,
                     form_of(c.op), rows, cols, c.stream);
   });
+  if (weight == nullptr || !counts_rows(c.op)) return;
+  zero_unused(c, c.wide_out(1), blocks_of(c.graph, c.op, 1), c.in_i32(2), 1);
 };
 
 }  // namespace
@@ -115,11 +145,13 @@ const OpDef kSiluMul = {
     .name = "silu_mul",
     .doc =
         "y = silu(gate) * up, gate and up being the halves of x's last axis; gate <= attr "
-        "limit, |up| <= limit, silu(g) = g sigmoid(attr alpha * g), attr offset is added to up",
+        "limit, |up| <= limit, silu(g) = g sigmoid(attr alpha * g), attr offset is added to up; "
+        "[times the row's weight]",
     .bound = Bound::kBytes,
     .inputs = {{"x", Role::kSum},
                optional("recv_counts", Role::kRecvCounts),
-               optional("recv_begin", Role::kRecvBegin)},
+               optional("recv_begin", Role::kRecvBegin),
+               optional("weight")},
     .outputs = {{"y"}},
     .infer = infer,
     .work = work,
@@ -133,10 +165,13 @@ const OpDef kSiluMul = {
 
 const OpDef kSiluMulDx = {
     .name = "silu_mul_dx",
-    .doc = "dx = gradients of both halves of x",
+    .doc = "dx = gradients of both halves of x; with attr weighted=1 also that of the weights",
     .bound = Bound::kBytes,
-    .inputs = {{"dy"}, {"x", Role::kSum}, optional("recv_counts", Role::kRecvCounts)},
-    .outputs = {{"dx"}},
+    .inputs = {{"dy"},
+               {"x", Role::kSum},
+               optional("recv_counts", Role::kRecvCounts),
+               with("weighted", "weight")},
+    .outputs = {{"dx"}, with("weighted", "dweight")},
     .infer = infer_dx,
     .work = work_dx,
     .gradient = no_gradient,

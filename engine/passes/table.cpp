@@ -24,7 +24,8 @@ using SchedulePass = Schedule(const Graph& graph, Schedule schedule, const PassC
 // clang-format off
 #define MOE_GRAPH_PASSES(X) \
   X(capacity_pipeline) X(clip_gradients) X(fastermoe_pipeline) X(hierarchical_a2a) \
-  X(irregular_a2a) X(lina_inference) X(micro_ops) X(partition) X(pipemoe) X(used_rows) X(zero)
+  X(irregular_a2a) X(lina_inference) X(micro_ops) X(partition) X(pipemoe) X(used_rows) \
+  X(weights_at_experts) X(zero)
 #define MOE_SCHEDULE_PASSES(X) \
   X(blocking_a2a) X(chunked) X(dw_schedule) X(fixed) X(priority) X(serial)
 // clang-format on
@@ -238,6 +239,14 @@ const std::vector<PassDef>& other_passes() {
        .transform = hierarchical_a2a,
        .needs = {Fact::kCounts, Fact::kRounds, Fact::kParts},
        .gives = {Fact::kSteps}},
+      // After all passes that cut or count rows, whose layers it reads and does not cut itself.
+      {.name = "weights_at_experts",
+       .kind = StageKind::kForward,
+       .doc = "gated experts multiply their activation by the routing weights, which are sent "
+              "beside the rows, so that rows that come back are not kept (Megatron-LM)",
+       .options = {},
+       .transform = weights_at_experts,
+       .needs = {Fact::kCounts, Fact::kRounds, Fact::kParts, Fact::kSteps}},
       // kBackward: what every plan has, after the system's passes on the forward graph.
       {.name = "pack_rows",
        .kind = StageKind::kBackward,

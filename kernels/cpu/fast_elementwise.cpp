@@ -87,28 +87,38 @@ struct Gated {
   float limit, alpha, offset;
 };
 
-void silu_mul(float* y, const float* x, GatedForm form, int64_t rows, int64_t cols, Stream) {
+void silu_mul(float* y, const float* x, const float* weight, GatedForm form, int64_t rows,
+              int64_t cols, Stream) {
   const Gated f(form);
-  for (int64_t r = 0; r < rows; ++r, x += 2 * cols, y += cols)
+  for (int64_t r = 0; r < rows; ++r, x += 2 * cols, y += cols) {
+    const float w = weight ? weight[r] : 1.0f;
     each_vec(cols, [&](int64_t i, auto lanes) {
       const Vec g = f.gate(load(x + i, lanes)), u = f.other(load(x + cols + i, lanes));
-      store(y + i, g * reciprocal(1.0f + f.exp_of_minus(g)) * u, lanes);
+      store(y + i, w * (g * reciprocal(1.0f + f.exp_of_minus(g)) * u), lanes);
     });
+  }
 }
 
-void silu_mul_dx(float* dx, const float* dy, const float* x, GatedForm form, int64_t rows,
-                 int64_t cols, Stream) {
+void silu_mul_dx(float* dx, float* dweight, const float* dy, const float* x, const float* weight,
+                 GatedForm form, int64_t rows, int64_t cols, Stream) {
   const Gated f(form);
-  for (int64_t r = 0; r < rows; ++r, x += 2 * cols, dx += 2 * cols, dy += cols)
-    each_vec(cols, [&](int64_t i, auto lanes) {
+  for (int64_t r = 0; r < rows; ++r, x += 2 * cols, dx += 2 * cols, dy += cols) {
+    const float w = weight ? weight[r] : 1.0f;
+    const auto dot = [&](int64_t i, auto lanes) {  // stores, and returns the terms of dweight
       const Vec gate = load(x + i, lanes), other = load(x + cols + i, lanes);
-      const Vec g = f.gate(gate), u = f.other(other), d = load(dy + i, lanes);
+      const Vec g = f.gate(gate), u = f.other(other), given = load(dy + i, lanes), d = w * given;
       const Vec e = f.exp_of_minus(g), sigmoid = reciprocal(1.0f + e);
       const Vec slope = sigmoid + f.alpha * g * sigmoid * (e * sigmoid);
       store(dx + i, gate > f.limit ? Vec{} : d * u * slope, lanes);
       const auto beyond = (other > f.limit) | (other < -f.limit);
       store(dx + cols + i, beyond ? Vec{} : d * (g * sigmoid), lanes);
-    });
+      return given * (g * sigmoid * u);
+    };
+    if (weight)
+      dweight[r] = sum_of(cols, dot);
+    else
+      each_vec(cols, dot);
+  }
 }
 
 /// As ScalarMath, of vectors. The bound keeps exp() finite.

@@ -118,6 +118,10 @@ void combine_dweight(float* dweight, const float* dy, const float* in, const int
   }
 }
 
+void gather(float* to, const float* from, const int32_t* at, int64_t n, Stream) {
+  for (int64_t i = 0; i < n; ++i) to[i] = at[i] < 0 ? 0.0f : from[at[i]];
+}
+
 void split_heads(float* first, float* second, const float* x, HeadColumns columns, int64_t rows,
                  Stream) {
   for (int64_t r = 0; r < rows; ++r)
@@ -156,6 +160,7 @@ void set_rows(KernelTable<float>& table) noexcept {
   table.combine = combine;
   table.combine_dx = combine_dx;
   table.combine_dweight = combine_dweight;
+  table.gather = gather;
   table.split_heads = split_heads;
   table.join_heads = join_heads;
 }

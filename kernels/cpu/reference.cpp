@@ -155,17 +155,20 @@ void gelu_dx(double* dx, const double* dy, const double* x, const double* bias, 
   }
 }
 
-void silu_mul(double* y, const double* x, GatedForm form, int64_t rows, int64_t cols, Stream) {
+void silu_mul(double* y, const double* x, const double* weight, GatedForm form, int64_t rows,
+              int64_t cols, Stream) {
   for (int64_t i = 0; i < rows * cols; ++i) {
     const double gate = x[2 * i - i % cols], up = x[2 * i - i % cols + cols];
     const double g = gate > form.limit ? form.limit : gate;
     const double u = up > form.limit ? form.limit : up < -form.limit ? -form.limit : up;
-    y[i] = g / (1 + std::exp(-form.alpha * g)) * (u + form.offset);
+    const double w = weight == nullptr ? 1 : weight[i / cols];
+    y[i] = w * (g / (1 + std::exp(-form.alpha * g)) * (u + form.offset));
   }
 }
 
-void silu_mul_dx(double* dx, const double* dy, const double* x, GatedForm form, int64_t rows,
-                 int64_t cols, Stream) {
+void silu_mul_dx(double* dx, double* dweight, const double* dy, const double* x,
+                 const double* weight, GatedForm form, int64_t rows, int64_t cols, Stream) {
+  if (weight != nullptr) std::fill_n(dweight, rows, 0.0);
   for (int64_t i = 0; i < rows * cols; ++i) {
     const int64_t at_gate = 2 * i - i % cols, at_up = at_gate + cols;
     const bool gate_passes = !(x[at_gate] > form.limit);
@@ -173,9 +176,10 @@ void silu_mul_dx(double* dx, const double* dy, const double* x, GatedForm form, 
     const double g = gate_passes ? x[at_gate] : form.limit;
     const double u = up_passes ? x[at_up] : std::copysign(form.limit, x[at_up]);
     const double s = 1 / (1 + std::exp(-form.alpha * g));
-    dx[at_gate] =
-        gate_passes ? dy[i] * (u + form.offset) * (s + form.alpha * g * s * (1 - s)) : 0.0;
-    dx[at_up] = up_passes ? dy[i] * g * s : 0.0;
+    const double d = weight == nullptr ? dy[i] : weight[i / cols] * dy[i];
+    dx[at_gate] = gate_passes ? d * (u + form.offset) * (s + form.alpha * g * s * (1 - s)) : 0.0;
+    dx[at_up] = up_passes ? d * g * s : 0.0;
+    if (weight != nullptr) dweight[i / cols] += dy[i] * (g * s * (u + form.offset));
   }
 }
 
@@ -561,6 +565,10 @@ void combine_dweight(double* dweight, const double* dy, const double* in,
   }
 }
 
+void gather(double* to, const double* from, const int32_t* at, int64_t n, Stream) {
+  for (int64_t i = 0; i < n; ++i) to[i] = at[i] < 0 ? 0.0 : from[at[i]];
+}
+
 void cross_entropy(double* loss, double* logits, const int32_t* target, double scale, bool gradient,
                    int64_t tokens, int64_t vocab, int64_t pitch, Stream) {
   *loss = 0;
@@ -717,6 +725,7 @@ const KernelTable<double>& reference_table() {
       .combine = combine,
       .combine_dx = combine_dx,
       .combine_dweight = combine_dweight,
+      .gather = gather,
       .cross_entropy = cross_entropy,
       .balance_loss = balance_loss,
       .z_loss = z_loss,

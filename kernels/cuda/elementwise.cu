@@ -76,32 +76,38 @@ struct Gated {  // GatedForm in float
     return (v > limit ? limit : v < -limit ? -limit : v) + offset;
   }
   __device__ float sigmoid(float g) const { return 1 / (1 + expf(-alpha * g)); }
+  __device__ float of(float v, float up) const {
+    const float g = gate(v);
+    return g * sigmoid(g) * other(up);
+  }
 };
 
 /// Numbers of y at i are of the gates at 2 i - c in x, c being their column, and of the operands
 /// that are `cols` numbers after the gates.
 template <class T, int N>
-__global__ void silu_mul_kernel(T* y, const T* x, Gated f, int64_t n, int64_t cols) {
+__global__ void silu_mul_kernel(T* y, const T* x, const float* weight, Gated f, int64_t n,
+                                int64_t cols) {
   Column<N> c(cols);
   for (int64_t i = thread_number() * N; i < n; i += num_threads() * N, c.advance()) {
     const T* const from = x + 2 * i - c.at();
     const auto gate = load<N>(from), other = load<N>(from + cols);
-    store(y + i, numbers<N>([&](int j) {
-            const float g = f.gate(gate.at[j]);
-            return g * f.sigmoid(g) * f.other(other.at[j]);
-          }));
+    const float w = weight ? weight[i / cols] : 1;
+    store(y + i, numbers<N>([&](int j) { return w * f.of(gate.at[j], other.at[j]); }));
   }
 }
 
 template <class T, int N>
-__global__ void silu_mul_dx_kernel(T* dx, const T* dy, const T* x, Gated f, int64_t n,
-                                   int64_t cols) {
+__global__ void silu_mul_dx_kernel(T* dx, const T* dy, const T* x, const float* weight, Gated f,
+                                   int64_t n, int64_t cols) {
   Column<N> c(cols);
   for (int64_t i = thread_number() * N; i < n; i += num_threads() * N, c.advance()) {
     const int64_t at = 2 * i - c.at();
-    const auto gate = load<N>(x + at), other = load<N>(x + at + cols), d = load<N>(dy + i);
+    const auto gate = load<N>(x + at), other = load<N>(x + at + cols);
+    auto d = load<N>(dy + i);
+    const float w = weight ? weight[i / cols] : 1;
     Numbers<N> dgate, dother;
     for (int j = 0; j < N; ++j) {
+      d.at[j] *= w;
       const float g = f.gate(gate.at[j]), s = f.sigmoid(g);
       const float slope = s + f.alpha * g * s * (1 - s);
       dgate.at[j] = gate.at[j] > f.limit ? 0.0f : d.at[j] * f.other(other.at[j]) * slope;
@@ -145,6 +151,25 @@ __global__ void mul_by_row_kernel(T* y, const T* a, const T* b, const T* acc, in
     const float factor = load<1>(b + i / cols).at[0];
     store(y + i, numbers<N>([&](int j) { return before.at[j] + u.at[j] * factor; }));
   }
+}
+
+/// A warp adds a row: dy times what silu_mul computes of x without a weight.
+template <class T>
+__global__ void silu_mul_dweight_kernel(float* dweight, const T* dy, const T* x, Gated f,
+                                        int64_t rows, int64_t cols) {
+  constexpr int N = kSummed<T>;
+  const int64_t r = warp_number();
+  if (r >= rows) return;  // the whole warp returns
+  const T* const from = x + 2 * r * cols;
+  float sum = 0;
+  for (int64_t c = lane() * N; c < cols; c += kWarp * N) {
+    const auto d = load_columns<N>(dy + r * cols, c, cols, 0);
+    const auto gate = load_columns<N>(from, c, cols, 0);
+    const auto other = load_columns<N>(from + cols, c, cols, 0);
+    for (int j = 0; j < N; ++j) sum += d.at[j] * f.of(gate.at[j], other.at[j]);
+  }
+  sum = warp_sum(sum);
+  if (lane() == 0) dweight[r] = sum;
 }
 
 /// A warp adds a row.
@@ -228,26 +253,30 @@ Gated in_float(const GatedForm& f) {
 }
 
 template <class T>
-void silu_mul(T* y, const T* x, GatedForm form, int64_t rows, int64_t cols, Stream stream) {
+void silu_mul(T* y, const T* x, const float* weight, GatedForm form, int64_t rows, int64_t cols,
+              Stream stream) {
   const auto run = [&](auto at_once) {
     constexpr int N = at_once;
     const int64_t n = rows * cols;
-    launch(silu_mul_kernel<T, N>, stride_blocks(n / N), kThreads, stream, y, x, in_float(form), n,
-           cols);
+    launch(silu_mul_kernel<T, N>, stride_blocks(n / N), kThreads, stream, y, x, weight,
+           in_float(form), n, cols);
   };
   in_packs<T>(run, cols, y, x);
 }
 
 template <class T>
-void silu_mul_dx(T* dx, const T* dy, const T* x, GatedForm form, int64_t rows, int64_t cols,
-                 Stream stream) {
+void silu_mul_dx(T* dx, float* dweight, const T* dy, const T* x, const float* weight,
+                 GatedForm form, int64_t rows, int64_t cols, Stream stream) {
   const auto run = [&](auto at_once) {
     constexpr int N = at_once;
     const int64_t n = rows * cols;
-    launch(silu_mul_dx_kernel<T, N>, stride_blocks(n / N), kThreads, stream, dx, dy, x,
+    launch(silu_mul_dx_kernel<T, N>, stride_blocks(n / N), kThreads, stream, dx, dy, x, weight,
            in_float(form), n, cols);
   };
   in_packs<T>(run, cols, dx, dy, x);
+  if (weight)
+    launch(silu_mul_dweight_kernel<T>, blocks_of(rows, kWarps), kThreads, stream, dweight, dy, x,
+           in_float(form), rows, cols);
 }
 
 template <class T>

@@ -88,6 +88,10 @@ __global__ void combine_dweight_kernel(float* dweight, const T* dy, const T* in,
   if (lane() == 0) dweight[choice] = sum;
 }
 
+__global__ void gather_kernel(float* to, const float* from, const int32_t* at, int64_t n) {
+  for (int64_t i = thread_number(); i < n; i += num_threads()) to[i] = at[i] < 0 ? 0 : from[at[i]];
+}
+
 template <class T>
 void dispatch(T* out, const T* x, const int32_t* slot_choice, int64_t slots, int64_t k,
               int64_t hidden, Stream stream) {
@@ -138,6 +142,10 @@ void combine_dweight(float* dweight, const T* dy, const T* in, const int32_t* ch
          choice_slot, choices, k, hidden);
 }
 
+void gather(float* to, const float* from, const int32_t* at, int64_t n, Stream stream) {
+  launch(gather_kernel, stride_blocks(n), kThreads, stream, to, from, at, n);
+}
+
 }  // namespace
 
 template <class T>
@@ -147,6 +155,7 @@ void expert_row_kernels(KernelTable<T>& table) {
   table.combine = combine<T>;
   table.combine_dx = combine_dx<T>;
   table.combine_dweight = combine_dweight<T>;
+  table.gather = gather;
 }
 template void expert_row_kernels(KernelTable<float>&);
 template void expert_row_kernels(KernelTable<Bf16>&);

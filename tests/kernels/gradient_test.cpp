@@ -80,7 +80,8 @@ TEST_CASE("reference gated activations have their formulas' values") {
   const Values x = {-3, 0.5, 1, 4, 2, -0.3, 5, 0.7};
   const auto sigmoid = [](double v) { return 1 / (1 + std::exp(-v)); };
   for (const kernels::GatedForm form : {kernels::GatedForm{}, {2.5, 1.702, 1}}) {
-    reference.silu_mul(y.data(), x.data(), form, 2, 2, nullptr);  // [2,4]: gates -3, 0.5, 2, -0.3
+    reference.silu_mul(y.data(), x.data(), nullptr, form, 2, 2,
+                       nullptr);  // [2,4]: gates -3, 0.5, 2, -0.3
     const double third = form.offset == 0 ? 2 * sigmoid(2) * 5 : 2 * sigmoid(3.404) * (2.5 + 1);
     CHECK(y[0] == Approx(-3 * sigmoid(-3 * form.alpha) * (1 + form.offset)));
     CHECK(y[2] == Approx(third));
@@ -90,7 +91,7 @@ TEST_CASE("reference gated activations have their formulas' values") {
 TEST_CASE("a limit stops the gradients of what is beyond it") {
   const Values x = {3, 1, -9, 9, -3, 3}, dy = {1, 1, 1};  // gates 3, 1, -9
   Values dx(6);
-  reference.silu_mul_dx(dx.data(), dy.data(), x.data(), {2, 1, 0}, 1, 3, nullptr);
+  reference.silu_mul_dx(dx.data(), nullptr, dy.data(), x.data(), nullptr, {2, 1, 0}, 1, 3, nullptr);
   CHECK((dx[0] == 0 && dx[1] != 0 && dx[2] != 0));
   CHECK((dx[3] == 0 && dx[4] == 0 && dx[5] == 0));
 }

@@ -179,9 +179,12 @@ constexpr auto kernels_of() {
       kernel<&K::gelu>("gelu", [](I r, I c) { return list(r * c, r * c, or_null(c)); }),
       kernel<&K::gelu_dx>(
           "gelu_dx", [](I r, I c) { return list(r * c, or_output(r * c), r * c, or_null(c)); }),
-      kernel<&K::silu_mul>("silu_mul", [](GatedForm, I r, I c) { return list(r * c, 2 * r * c); }),
-      kernel<&K::silu_mul_dx>(
-          "silu_mul_dx", [](GatedForm, I r, I c) { return list(2 * r * c, r * c, 2 * r * c); }),
+      kernel<&K::silu_mul>("silu_mul",
+                           [](GatedForm, I r, I c) { return list(r * c, 2 * r * c, or_null(r)); }),
+      kernel<&K::silu_mul_dx>("silu_mul_dx",
+                              [](GatedForm, I r, I c) {
+                                return list(2 * r * c, or_null(r), r * c, 2 * r * c, or_null(r));
+                              }),
       kernel<&K::rope_angles>(
           "rope_angles", [](const RopeFrequencies& f, I seq) { return list(seq * 2 * f.pairs); }),
       kernel<&K::rope>("rope", of_rope),
@@ -236,6 +239,7 @@ constexpr auto kernels_of() {
       kernel<&K::combine>("combine", of_combine),
       kernel<&K::combine_dx>("combine_dx", of_combine_dx),
       kernel<&K::combine_dweight>("combine_dweight", of_combine_dweight),
+      kernel<&K::gather>("gather", [](Ids at, I n) { return list(n, rows_of(at, n, 1, 1), n); }),
       kernel<&K::cross_entropy>(
           "cross_entropy", [](Ids, double, bool, I t, I, I p) { return list(1, both(t * p), t); }),
       kernel<&K::balance_loss>("balance_loss",

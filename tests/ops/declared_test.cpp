@@ -59,9 +59,9 @@ TEST_CASE("what is forgotten or contradicts itself in an op's definition is name
        },
        "only the last input may be a list (above 1)"},
       {[](OpDef& d) {
-         d.inputs = {optional("x"), {"y"}};
+         d.outputs = {optional("x"), {"y"}};
        },
-       "is required, so the input before it must not be optional"},
+       "is required, so the output before it must not be optional"},
       {[](OpDef& d) { d.mutates = {1}; }, "names input 1, which is not declared"},
       {[](OpDef& d) {
          d.may_alias = {{1, 0}};

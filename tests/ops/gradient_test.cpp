@@ -48,6 +48,15 @@ std::vector<SmallGraph> all_small_graphs() {
       graphs.push_back(moe_graph({.capacity = 5, .rows = rows, .act = act, .logits_bias = true}));
     }
   }
+  for (const char* rows : {"capacity", "used"}) {
+    graphs.push_back(moe_graph({.gate = "top_k",
+                                .k = 2,
+                                .columns = 2,
+                                .capacity = 5,
+                                .rows = rows,
+                                .act = "silu_mul",
+                                .weighted = true}));
+  }
   for (const char* scores : {"softmax", "sigmoid"}) {
     for (const bool bias : {false, true}) {
       graphs.push_back(moe_graph({.gate = "top_k",

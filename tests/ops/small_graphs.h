@@ -219,6 +219,7 @@ struct MoeOptions {
   bool bias = false;           // of experts 0 and 3, added for the choice
   std::string act = "gelu";    // of the experts: gelu, silu_mul or relu2, the square of ReLU
   bool logits_bias = false;    // of the router
+  bool weighted = false;       // silu_mul multiplies by the weights, not combine
   std::string more = "";       // further attributes of the gate
   bool in_steps = false;       // blocks of 2 x 2 experts re-ordered first, and put back at the end
 };
@@ -226,6 +227,12 @@ struct MoeOptions {
 /// One MoE layer of 12 tokens and 4 experts, with its residual.
 inline SmallGraph moe_graph(const MoeOptions& o) {
   std::string a2a, back;
+  const char* const weight = o.weighted ? "_" : "%12";
+  if (o.weighted) {
+    a2a = R"(
+%26 = dispatch_weight(%12, %16, %14) dispatch_weight forward dispatch layer=1
+)";
+  }
   if (o.exchange) {
     a2a = fmt::format(R"(
 %18 = exchange_counts(%15) exchange forward dispatch layer=1
@@ -273,7 +280,7 @@ inline SmallGraph moe_graph(const MoeOptions& o) {
   } else if (gated) {
     experts += fmt::format(R"(
 %21 = silu_mul(%20, {}) {{alpha=1.5, limit=0.9, offset=1, rows="{}"}} act forward expert layer=1)",
-                           counts, o.rows);
+                           counts + std::string(o.weighted ? ", _, %26" : ""), o.rows);
   } else {
     experts += fmt::format(R"(
 %22 = relu(%20, {0}) {{rows="{1}"}} relu forward expert layer=1
@@ -286,7 +293,7 @@ inline SmallGraph moe_graph(const MoeOptions& o) {
       o.more;
   return {fmt::format("MoE layer, gate {} scores {} weight {} rows {}{}{}{}{}", o.gate, o.scores,
                       o.weight, o.rows, o.router_losses ? ", router losses" : "",
-                      o.bias ? ", biased" : "", ", " + o.act,
+                      o.bias ? ", biased" : "", ", " + o.act + (o.weighted ? " weighted" : ""),
                       o.exchange   ? ", exchanged"
                       : o.in_steps ? ", in steps"
                                    : ""),
@@ -312,12 +319,12 @@ graph moe ranks=1
 {}
 %23 = expert_linear(%21, %6, %7, {}) {{rows="{}"}} fc2 forward expert layer=1
 {}
-%25 = combine({}, %12, %14, %2, %16) combine forward combine layer=1
+%25 = combine({}, {}, %14, %2, %16) combine forward combine layer=1
 %30, %31 = cross_entropy(%25, %1) {{scale=0.1}} loss forward head
 {})",
                       gated ? 14 : 7, gated ? 14 : 7, o.logits_bias ? "%71 param f64 [4] wg.b" : "",
                       o.logits_bias ? ", %71" : "", o.bias ? ", _, %70" : "", gate_attrs, o.columns,
-                      a2a, experts, counts, o.rows, back, rows_out, losses),
+                      a2a, experts, counts, o.rows, back, rows_out, weight, losses),
           o.gate};
 }
 

@@ -244,6 +244,10 @@ RunResult CpuRun<T>::run() {
   for (const auto& rank : ranks_) {
     result.peak_bytes = std::max(result.peak_bytes, rank->buffers().allocated());
   }
+  // Other processes have the ranks of other programs, which allocate what is planned.
+  if (processes_ != nullptr) {
+    result.peak_bytes = std::max(result.peak_bytes, plan_.memory.peak_bytes());
+  }
   return result;
 }
 

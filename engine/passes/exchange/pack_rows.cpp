@@ -37,11 +37,16 @@ OpsOnRows ops_on_rows(const Graph& graph, OpId dispatch) {
   return found;
 }
 
+/// Whether the op makes rows in slots at the rank of their tokens: of tokens, or of their weights.
+bool begins_rows(const Graph& graph, OpId id) {
+  return is(graph, id, MoeOp::kDispatch) || is(graph, id, MoeOp::kDispatchWeight);
+}
+
 /// Sets the room of the op's output: `own` rows where the rows are at the rank of their tokens,
 /// else `at_experts`.
 void set_room(Graph& graph, OpId id, int64_t own, int64_t at_experts) {
   Op& op = graph.op(id);
-  if (is(graph, id, MoeOp::kDispatch)) op.rows.stored = own;
+  if (begins_rows(graph, id)) op.rows.stored = own;
   if (!carries(graph, id, Payload::kRows)) return;
   // The first step of a two-step exchange back to the source still ends at another rank.
   const bool ends_at_source = !op.rows.to_expert() && op.rows.sources <= 1;
@@ -55,7 +60,7 @@ Graph pack_rows(Graph graph, const PassContext& context) {
   OpId padded;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id) || !is(graph, id, MoeOp::kDispatch)) continue;
+    if (graph.removed(id) || !begins_rows(graph, id)) continue;
     const OpsOnRows on_rows = ops_on_rows(graph, id);
     const std::vector<OpId>& ops = on_rows.ops;
     if (!padded.valid()) padded = on_rows.padded;

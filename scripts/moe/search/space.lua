@@ -37,8 +37,9 @@ local DIMENSIONS = {
   { "gradients", { "all_reduce", set = { all_reduce = { READY, READY_EACH } } } },
 }
 
--- Passes that no mix has, beside those for inference: "placed" leaves experts where they are.
-local EXCLUDED = { placed = true }
+-- Passes that no mix has, beside those for inference: "placed" leaves experts where they are,
+-- "weights_at_experts" saves memory and no time.
+local EXCLUDED = { placed = true, weights_at_experts = true }
 
 -- What a choice of an all-reduce policy is called.
 local REDUCE_NAMES = { [READY] = "when ready, buckets of 25 MiB",

@@ -103,9 +103,11 @@ M.known = {
   lancet_partition = { doc = "lancet without its weight-gradient schedule", all_reduce = AFTER,
     passes = function(p) return { p.irregular_a2a {}, p.used_rows {}, lancet_partition(p) } end },
   megatron = { doc = "Megatron-LM's: only real rows are sent and computed, all-to-alls block "
-      .. "compute; states are sharded, gradients reduce-scattered in buckets under the backward",
+      .. "compute; experts apply the routing weights; states are sharded, gradients "
+      .. "reduce-scattered in buckets under the backward",
     all_reduce = MEGATRON, passes = function(p)
-      return { p.irregular_a2a {}, p.used_rows {}, p.zero {}, p.blocking_a2a {} }
+      return { p.irregular_a2a {}, p.used_rows {}, p.weights_at_experts {}, p.zero {},
+        p.blocking_a2a {} }
     end },
   plain = { doc = "no pass: padded all-to-alls, and gradients are all-reduced after the backward",
     all_reduce = AFTER, passes = function() return {} end },

@@ -58,7 +58,7 @@ TEST_CASE("the plugin opens without a driver and lacks no kernel but one") {
   CHECK(t.attention_work_bytes);
   CHECK((t.gate_logits && t.gate_scores && t.gate_dlogits && t.dispatch && t.dispatch_dx));
   CHECK((t.combine && t.combine_dx && t.combine_dweight && t.cross_entropy && t.balance_loss));
-  CHECK((t.z_loss && t.sgd && t.adamw && t.square_sums && t.clip && t.add));
+  CHECK((t.gather && t.z_loss && t.sgd && t.adamw && t.square_sums && t.clip && t.add));
   CHECK((t.sum_n && t.round && t.copy_2d && t.clear));
 }
 
@@ -78,7 +78,7 @@ TEST_CASE("the table of mixed precision lacks what takes only float32") {
   CHECK((t.embedding_dwpe && t.attention && t.attention_dx && t.attention_dsinks));
   CHECK(t.attention_work_bytes);
   CHECK((t.gate_logits && t.dispatch && t.dispatch_dx && t.combine && t.combine_dx));
-  CHECK((t.combine_dweight && t.cross_entropy && t.add && t.sum_n && t.round));
+  CHECK((t.combine_dweight && t.gather && t.cross_entropy && t.add && t.sum_n && t.round));
   CHECK((t.copy_2d && t.clear));
 }
 
