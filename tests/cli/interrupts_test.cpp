@@ -208,7 +208,8 @@ TEST_CASE("a signal ends what takes long: simulated steps, a pass, a loop, a che
     const auto sent = Clock::now();
     program.send(SIGTERM);
     CHECK(program.wait() == 3);
-    CHECK(std::chrono::duration<double>(Clock::now() - sent).count() < 3);
+    // Of a program that would run for hours; a loaded host may take some seconds.
+    CHECK(std::chrono::duration<double>(Clock::now() - sent).count() < 20);
     CHECK_THAT(program.log(), Contains("interrupted"));
   }
   Program checked(kSweep);

@@ -35,7 +35,19 @@ M.SIMULATED = {
   { "extrapolated_share", "number", "share of the ops' time by measurements of other sizes" },
   { "peak_bytes", "integer", "planned peak memory of a device" },
   { "liveness_bytes", "integer", "bytes of a device that are in use at the peak" },
+  { "peak_bytes_by_rank", "integer[]?", "planned peak memory of a device of each pipeline rank, if "
+    .. "there are several" },
+  { "pipeline", "moe.PipelineRank[]?", "what each pipeline rank does in a step, if there are "
+    .. "several: its compute, and its idle time by cause; the sum is the step" },
 }
+schema.record("turn time", "turn", "a turn of a pipeline rank", {
+  { "text", "string", "stage, kind and micro-batch, from 0, such as 2F5" },
+  { "begin_ms", "number", "when its first compute op begins" },
+  { "end_ms", "number", "when its last compute op ends" },
+})
+schema.record("pipeline rank", "rank", "what a pipeline rank does in a step; the times add up to it",
+  { { "turns", "moe.TurnTime[]?", "its turns in their order; absent from results of many" } },
+  schema.declared "bubbles")
 --- Of the rehearsal of a plan.
 M.REHEARSAL = {
   { "profile_ms", "number", "time to measure ops" },

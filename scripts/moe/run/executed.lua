@@ -83,6 +83,7 @@ local function executed_record(run, r, statistic)
   run.planner_error, run.placements = r.planner_error, record.placements(r.placements)
   for _, k in ipairs(METRICS) do run[k] = median_of(r.metrics, k, statistic) end
   run.statistic, run.median_ms = statistic, median_of(r.metrics, "iteration_ms")
+  run.pipeline = record.pipeline(r.pipeline)
   run.executed_peak_bytes, run.ranks = r.peak_bytes, ranks_of(r.ranks)
   run.launches_per_step = (r.launches_per_step or 0) > 0 and r.launches_per_step or nil
   run.drops = core.array {}

@@ -70,8 +70,7 @@ schema.record("plan memory", "memory", "planned bytes of a device", MEMORY)
 schema.record("plan info", "info", "properties of a plan, and how it was made", {
   { "num_ops", "integer", "number of ops of a rank, or of one of each pipeline rank" },
   { "fullest_rank", "integer", "the pipeline rank with the highest peak, whose bytes these are" },
-  { "peak_bytes_by_rank", "integer[]?", "peak memory of a device of each pipeline rank, if there "
-    .. "are several" },
+  { "peak_bytes_by_rank", "integer[]?", "peak memory of a device of each pipeline rank" },
   { "hash", "string", "hash of graph, orders and buffers" },
   { "lanes", "string[]", "names of the lanes" }, { "plan_ms", "number", "time to make the plan" },
   { "stages", "{ name: string, changed: boolean, changes: table, ms: number }[]",
@@ -119,16 +118,11 @@ schema.record("sim result", "sim",
       .. "device's memory, or a device has no room for the rows of a step" },
     { "misfit", "string?", "if oom: the reason, with the parts of the peak" },
     { "sim_ms", "number", "time to simulate" },
-    { "pipeline", "moe.PipelineRank[]?", "what each pipeline rank does in the first step, if there "
-      .. "are several: its compute, and its idle time by cause" },
     { "ops_alone", "table?",
       "the metrics predicted from ops that run alone, before the rehearsal" },
     { "placements", "moe.LayerPlacement[][]?",
       "indexed by step and layer, if the model has a placement policy" },
     rates.ROWS, results.SIMULATED }, schema.declared "metrics")
-
-schema.record("pipeline rank", "rank", "what a pipeline rank does in a step; the sum is the step",
-  schema.declared "bubbles")
 
 schema.record("layer placement", "placement", "where the experts of a layer are in a step", {
   { "owners", "integer[]", "for each expert the device that owns it" },

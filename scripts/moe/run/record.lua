@@ -2,6 +2,7 @@
 -- says, and what its simulation found.
 local cluster_lib = require "moe.spec.cluster"
 local core = require "moe.core"
+local pipeline = require "moe.results.charts.pipeline"
 local schema = require "moe.base.schema"
 local system_lib = require "moe.spec.system"
 
@@ -59,6 +60,14 @@ local function without_effect(made, info)
   return #list > 0 and list or nil
 end
 
+--- Returns what pipeline ranks do as results.json has it: with turns if a picture can show them.
+function M.pipeline(ranks)
+  local turns = 0
+  for _, rank in ipairs(ranks or {}) do turns = turns + #(rank.turns or {}) end
+  for _, rank in ipairs(turns > pipeline.MOST and ranks or {}) do rank.turns = nil end
+  return ranks
+end
+
 --- Returns the part that a plan and its simulation determine. made: a result of target.plan.
 function M.of_plan(made)
   local info, sim, candidate = made.plan:info(), made.sim, made.candidate
@@ -72,6 +81,7 @@ function M.of_plan(made)
     lower_bound_ms = sim.lower_bound_ms, busiest_lane_ms = sim.busiest_lane_ms,
     critical_path_ms = sim.critical_path_ms, simulate_ms = sim.sim_ms, alone_ms = sim.alone_ms,
     measured_share = sim.measured_share, extrapolated_share = sim.extrapolated_share,
+    pipeline = M.pipeline(sim.pipeline), peak_bytes_by_rank = info.peak_bytes_by_rank,
     peak_bytes = info.peak_bytes, liveness_bytes = info.liveness_bytes, plan_ms = info.plan_ms,
     oom = made.oom, no_room = sim.no_room, holders = made.oom and info.holders or nil,
     peak_parts = made.oom and info.peak_parts or nil,

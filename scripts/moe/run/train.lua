@@ -418,6 +418,8 @@ schema.record("train result", "result", "the result of a run on real ranks", {
     "indexed by step and layer, if the model has a placement policy" },
   { "planner_error", "table<string, moe.PlannerError>?", "errors of Pro-Prophet's performance "
     .. "model against the executed spans, indexed by op (a2a, experts, trans, agg)" },
+  { "pipeline", "moe.PipelineRank[]?", "what each pipeline rank did in the last step, if there are "
+    .. "several" },
   { "record", "string?", "path of the recorded trace" },
   { "corpus", "string?", "the source of the text" },
   { "unigram_entropy", "number?", "unigram entropy of the text, in nats" },

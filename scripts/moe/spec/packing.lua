@@ -24,7 +24,7 @@ M.FIELDS = {
 
 --- Returns the plan's specification with n times as many experts per device.
 function M.packed(spec, n)
-  return schema.merged(spec, { model = schema.merged(spec.model, { ep = spec.ranks / n }) })
+  return schema.merged(spec, { model = schema.merged(spec.model, { ep = spec.model.ep / n }) })
 end
 
 schema.record("packing", "packing", "what Lina's packing controller chose and measured", {
@@ -43,19 +43,20 @@ schema.record("packing", "packing", "what Lina's packing controller chose and me
 --- found, of the type "packing". Bytes that do not fit in the device's memory are kept in host
 --- memory and copied to the device and back once per step (offload_*). Errors name the line `at`.
 function M.choose(spec, o, plan, at)
-  local most = math.min(o.most or spec.ranks, spec.ranks)
+  local group = spec.model.ep  -- ranks that hold every expert once without packing
+  local most = math.min(o.most or group, group)
   local trace, n, made = core.array {}, 1
   while true do
     made = plan(M.packed(spec, n))
     local t, info = errors.call(at, made.micro_ops, made), errors.call(at, made.info, made)
     trace[#trace + 1] = { n = n, ffn_ms = t.ffn_ms, a2a_ms = t.a2a_ms,
       peak_bytes = info.peak_bytes, step = o.begin_step + (#trace) * o.every }
-    if t.ffn_ms >= t.a2a_ms or 2 * n > most or spec.ranks % (2 * n) ~= 0 then break end
+    if t.ffn_ms >= t.a2a_ms or 2 * n > most or group % (2 * n) ~= 0 then break end
     n = 2 * n
   end
   local last, memory = trace[#trace], spec.cluster.device.memory_bytes
   local over = memory > 0 and math.max(0, last.peak_bytes - memory) or 0
-  return n, { n = n, ep = spec.ranks / n, settled_step = last.step,
+  return n, { n = n, ep = group / n, settled_step = last.step,
     exchange_ms = errors.call(at, made.exchange_ms, made), offload_bytes = over,
     offload_ms = 2e3 * over / o.host_bytes_per_s, trace = trace }
 end

@@ -17,7 +17,7 @@ local CHAR, THIN = 6.2, 3              -- px: letter, widest span drawn without 
 local NEAR, CLOSE = 8, 32              -- zoom at which small and tiny labels appear (page.js)
 
 local SEGMENTS = { "embed", "attn", "gate", "dispatch", "expert", "combine", "mlp", "head",
-  "update" }
+  "update", "handoff" }
 local is_segment = {}
 for _, name in ipairs(SEGMENTS) do is_segment[name] = true end
 

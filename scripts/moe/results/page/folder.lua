@@ -8,6 +8,7 @@ local errors = require "moe.base.errors"
 local executed = require "moe.results.page.executed"
 local format = require "moe.results.report.format"
 local head = require "moe.results.head"
+local pipelines = require "moe.results.page.pipelines"
 local results = require "moe.results.results"
 local schema = require "moe.base.schema"
 local search = require "moe.results.page.search"
@@ -114,6 +115,7 @@ function M.report(data, used)
     append(rest, own)
   end
   local last = claims.blocks(data.claims, next(M.settings_of(data)) ~= nil)
+  append(last, pipelines.blocks(results.ended(data.runs)))
   append(last, timelines.blocks(data.dir, results.ended(data.runs)))
   blocks.note_all(last, head.lines(results.ended(data.runs).runs))
   blocks.name_all(last, data.experiments[1] and data.experiments[1].name or "results", used)
