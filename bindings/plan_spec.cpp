@@ -428,8 +428,8 @@ PipelineSpec pipeline_of(const Fields& fields, const Model& model) {
     pipeline::Turns& turns = spec.turns.emplace_back();
     for (const pipeline::Action& a : row) {
       if (is_transfer(a.work)) continue;
-      const int64_t chunk = two_way ? (a.micro >= shape.micro_batches / 2 ? 1 : 0)
-                                    : a.stage / shape.ranks;
+      const int64_t chunk =
+          two_way ? (a.micro >= shape.micro_batches / 2 ? 1 : 0) : a.stage / shape.ranks;
       turns.push_back({a.work, a.micro, static_cast<int32_t>(chunk), a.beside});
     }
   }

@@ -61,8 +61,8 @@ const std::pair<const int64_t, Timeline>& step_given(lua_State* L, int index,
 ///     all plans, and of the first one's rehearsal, at the same time; nil if it can.
 void open_run(lua_State* L);
 
-/// Returns what each pipeline rank does in a step: { turns = { { text, begin_ms, end_ms } } } and its
-/// Bubbles.
+/// Returns what each pipeline rank does in a step: { turns = { { text, begin_ms, end_ms } } } and
+/// its Bubbles.
 nlohmann::json pipeline_json(const Plan& plan, const Timeline& timeline);
 
 }  // namespace moe::lua

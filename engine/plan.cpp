@@ -207,21 +207,17 @@ class SharedParams {
 /// Adds what a stage of the system did in another stage of the pipeline.
 void add_reports(std::vector<StageReport>& all, std::vector<StageReport> more) {
   for (StageReport& report : more) {
-    const auto known = std::find_if(all.begin(), all.end(), [&](const StageReport& r) {
-      return r.name == report.name;
-    });
+    const auto known = std::find_if(all.begin(), all.end(),
+                                    [&](const StageReport& r) { return r.name == report.name; });
     if (known == all.end()) {
       all.push_back(std::move(report));
       continue;
     }
     StageChanges& sum = known->changes;
     const StageChanges& c = report.changes;
-    sum = {sum.ops + c.ops,
-           sum.order_edges + c.order_edges,
-           sum.lanes + c.lanes,
-           sum.priorities + c.priorities,
-           sum.chunks + c.chunks,
-           sum.disciplines + c.disciplines,
+    sum = {sum.ops + c.ops,       sum.order_edges + c.order_edges,
+           sum.lanes + c.lanes,   sum.priorities + c.priorities,
+           sum.chunks + c.chunks, sum.disciplines + c.disciplines,
            sum.holds + c.holds};
     known->took_ns += report.took_ns;
     // It did what was requested if it did so in some stage.
@@ -389,7 +385,9 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
   if (spec.pipeline_ranks() > 1) {
     std::vector<StageReport> reports;
     std::vector<ScheduledGraph> programs = programs_of(spec, reports);
-    Plan plan{.spec = std::move(spec), .graph = Graph(op_table()), .schedule = {},
+    Plan plan{.spec = std::move(spec),
+              .graph = Graph(op_table()),
+              .schedule = {},
               .stages = std::move(reports)};
     return finish(std::move(plan), std::move(programs), begin);
   }

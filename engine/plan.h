@@ -38,7 +38,7 @@ struct PlanSpec {
   ModelPtr model;
   GateSpec gate;
   OptimizerSpec optimizer;
-  Cluster cluster;  // the simulated cluster, or the link and node of a CPU target
+  Cluster cluster;        // the simulated cluster, or the link and node of a CPU target
   int64_t num_ranks = 1;  // of each pipeline rank
   PipelineSpec pipeline;  // without turns: one pipeline rank
   SystemSpec system;
@@ -70,8 +70,8 @@ struct Plan {
   Nanoseconds plan_ns = 0;  // time that planning took
   std::string hash;         // of graph text, schedule, orders and buffers, as 16 hex digits
 
-  /// What each pipeline rank runs, as a plan of its own with the ops that it takes part in; empty if
-  /// there is one.
+  /// What each pipeline rank runs, as a plan of its own with the ops that it takes part in;
+  /// empty if there is one.
   std::vector<std::shared_ptr<const Plan>> programs;
   /// In a plan of `programs`: its pipeline rank, and the ops and lanes of the whole plan that its
   /// own are; else empty.

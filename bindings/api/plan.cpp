@@ -283,12 +283,9 @@ json memory_json(const Plan& program) {
   for (const PeakPart& part : peak.parts) {
     parts.push_back({{"what", part.what}, {"bytes", part.bytes}});
   }
-  return {{"peak_bytes", memory.peak_bytes()},
-          {"liveness_bytes", memory.liveness_bytes},
-          {"arena_bytes", memory.arena_bytes},
-          {"persistent_bytes", memory.persistent_bytes},
-          {"peak_parts", std::move(parts)},
-          {"holders", peak.holders}};
+  return {{"peak_bytes", memory.peak_bytes()}, {"liveness_bytes", memory.liveness_bytes},
+          {"arena_bytes", memory.arena_bytes}, {"persistent_bytes", memory.persistent_bytes},
+          {"peak_parts", std::move(parts)},    {"holders", peak.holders}};
 }
 
 json info_json(const Host&, const PlanHandle& handle) {
@@ -297,26 +294,26 @@ json info_json(const Host&, const PlanHandle& handle) {
   json lanes = json::array();
   for (const Lane& lane : plan.schedule.lanes) lanes.push_back(lane.name);
   json all = {{"num_ops", plan.graph.num_ops()},
-          {"plan_ms", to_ms(plan.plan_ns)},
-          {"hash", plan.hash},
-          {"stages", stages_json(plan)},
-          {"without_effect", without_effect_json(plan)},
-          {"fullest_rank", rank + 1},
-          {"log", log_json(plan)},
-          {"lanes", lanes},
-          {"cost", plan.spec.cost->describe()},
-          {"fill", plan.spec.work.slot_occupancy},
-          {"padded_rows", plan.spec.model->capacity_factor > 0 ? "" : padded_rows(plan.graph)},
-          {"assumed_routing", assumed_routing_json(handle.routing)},
-          {"profile_ms", handle.profile ? to_ms(handle.profile->measuring_ns()) : 0.0},
-          {"rehearsal_ms", handle.profile && handle.profile->in_step()
-                               ? to_ms(handle.profile->in_step()->took_ns)
-                               : 0.0},
-          {"rehearsal_others", handle.rehearsal ? handle.rehearsal->in_step().others : 0.0},
-          {"rehearsal_spread", handle.rehearsal ? handle.rehearsal->in_step().spread : 0.0},
-          {"speed_spread", handle.rehearsal ? handle.rehearsal->in_step().speed_spread : 0.0},
-          {"num_profiled", handle.profile ? handle.profile->num_measured() : 0},
-          {"num_disturbed", handle.profile ? handle.profile->num_disturbed() : 0}};
+              {"plan_ms", to_ms(plan.plan_ns)},
+              {"hash", plan.hash},
+              {"stages", stages_json(plan)},
+              {"without_effect", without_effect_json(plan)},
+              {"fullest_rank", rank + 1},
+              {"log", log_json(plan)},
+              {"lanes", lanes},
+              {"cost", plan.spec.cost->describe()},
+              {"fill", plan.spec.work.slot_occupancy},
+              {"padded_rows", plan.spec.model->capacity_factor > 0 ? "" : padded_rows(plan.graph)},
+              {"assumed_routing", assumed_routing_json(handle.routing)},
+              {"profile_ms", handle.profile ? to_ms(handle.profile->measuring_ns()) : 0.0},
+              {"rehearsal_ms", handle.profile && handle.profile->in_step()
+                                   ? to_ms(handle.profile->in_step()->took_ns)
+                                   : 0.0},
+              {"rehearsal_others", handle.rehearsal ? handle.rehearsal->in_step().others : 0.0},
+              {"rehearsal_spread", handle.rehearsal ? handle.rehearsal->in_step().spread : 0.0},
+              {"speed_spread", handle.rehearsal ? handle.rehearsal->in_step().speed_spread : 0.0},
+              {"num_profiled", handle.profile ? handle.profile->num_measured() : 0},
+              {"num_disturbed", handle.profile ? handle.profile->num_disturbed() : 0}};
   all.update(memory_json(*full));
   for (const auto& program : plan.programs) {
     all["peak_bytes_by_rank"].push_back(program->memory.peak_bytes());

@@ -209,9 +209,8 @@ json pipeline_json(const Plan& plan, const Timeline& timeline) {
   for (const Bubbles& bubbles : bubbles_of(plan, timeline)) {
     json rank = values_json(bubbles);
     for (const TurnTime& t : turns[ranks.size()]) {
-      rank["turns"].push_back({{"text", t.text},
-                               {"begin_ms", to_ms(t.begin)},
-                               {"end_ms", to_ms(t.end)}});
+      rank["turns"].push_back(
+          {{"text", t.text}, {"begin_ms", to_ms(t.begin)}, {"end_ms", to_ms(t.end)}});
     }
     ranks.push_back(std::move(rank));
   }

@@ -115,9 +115,7 @@ class BubbleFinder {
         r = last_member(before, r);
       } else {
         const bool here = plan_.graph.op(before).pipeline_rank == home;
-        take(times.begin, !here          ? mine.stages_ns
-                          : other_member ? mine.members_ns
-                                         : mine.host_ns);
+        take(times.begin, !here ? mine.stages_ns : other_member ? mine.members_ns : mine.host_ns);
       }
       op = before;
     }
@@ -126,8 +124,8 @@ class BubbleFinder {
 
   const Plan& plan_;
   const Precedence edges_;
-  const int32_t each_;        // simulated ranks of a pipeline rank
-  std::vector<Times> times_;  // by op * each_ + rank
+  const int32_t each_;                              // simulated ranks of a pipeline rank
+  std::vector<Times> times_;                        // by op * each_ + rank
   std::vector<std::vector<const Span*>> computes_;  // by rank, ascending
   Nanoseconds step_ = 0;
 };

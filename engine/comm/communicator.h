@@ -111,8 +111,8 @@ class Communicator {
   /// it, if negative), the lower of which is member 0; else like group().
   Communicator& pair(int64_t distance);
 
-  /// Returns the communicator of these members, one of which is this rank and which are not all; for
-  /// group() and pair().
+  /// Returns the communicator of these members, one of which is this rank and which are not all;
+  /// for group() and pair().
   virtual Communicator& among(const Members& members) = 0;
 
   /// Exchanges pieces with all members. `what` names the op in errors, here and below.

@@ -96,7 +96,8 @@ NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
     case Collective::kNone:
       break;
   }
-  MOE_CHECK(false, "op '{}' ({}) must be a collective among the ranks of a pipeline rank", graph.op(op).name, graph.def(op).name);
+  MOE_CHECK(false, "op '{}' ({}) must be a collective among the ranks of a pipeline rank",
+            graph.op(op).name, graph.def(op).name);
 }
 
 Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,

@@ -103,8 +103,8 @@ void check_equal(const Persistent& p, const Persistent& other, size_t a, size_t 
 }
 
 /// Throws RunError unless ranks r and r - p.holders have the same bits of `p`, for every r >=
-/// p.holders of the `num_ranks` ranks of its pipeline rank. Slots of a placement may hold no expert;
-/// check_residents() compares the others.
+/// p.holders of the `num_ranks` ranks of its pipeline rank. Slots of a placement may hold no
+/// expert; check_residents() compares the others.
 void check_copies(const Persistent& p, const AllBuffers& ranks, int64_t num_ranks, size_t bytes) {
   if (p.layer >= 0) return;
   const int64_t holders = p.holders * p.sliced.size;
@@ -192,7 +192,8 @@ PersistentTensors persistent_tensors(const Plan& plan) {
       layer.first_rank = first;
       all.placed.push_back(layer);
     }
-    for (const std::vector<Persistent>* const list : {&programs[p].parameters, &programs[p].states}) {
+    for (const std::vector<Persistent>* const list :
+         {&programs[p].parameters, &programs[p].states}) {
       for (Persistent one : *list) {
         if (!one.tensor.valid()) continue;
         one.first_rank = first;
@@ -240,8 +241,7 @@ std::vector<TensorSlice> slices(const PersistentTensors& all, const Persistent& 
   const int64_t each = p.size() / placement.bounds().experts;
   for (int64_t e = 0; e < placement.bounds().experts; ++e) {
     const int64_t owner = placement.owner(e);
-    result.push_back(
-        {p.first_rank + owner, placement.slot_of(e, owner) * each, e * each, each});
+    result.push_back({p.first_rank + owner, placement.slot_of(e, owner) * each, e * each, each});
   }
   return result;
 }

@@ -22,7 +22,7 @@ namespace moe {
 struct Persistent {
   std::string name;
   TensorId tensor;  // of the program of its pipeline rank; invalid: another has it
-  Shape shape;  // of the full tensor; [E, ...] for a tensor of experts
+  Shape shape;      // of the full tensor; [E, ...] for a tensor of experts
   /// Number of consecutive ranks that together hold the tensor once; the next `holders` ranks hold
   /// it again.
   int64_t holders = 1;

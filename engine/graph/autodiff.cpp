@@ -106,9 +106,8 @@ std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss)
     const std::vector<TensorId>& outputs = graph.op(id).outputs;
     // An op without outputs sends its input to where the gradient comes from.
     const bool arrived =
-        outputs.empty() || std::any_of(outputs.begin(), outputs.end(), [&grads](TensorId t) {
-          return grads[t.index()].valid();
-        });
+        outputs.empty() || std::any_of(outputs.begin(), outputs.end(),
+                                       [&grads](TensorId t) { return grads[t.index()].valid(); });
     if (!arrived && id != loss_op && graph.def(id).loss == Loss::kNone) continue;
     if (graph.op(id).rows.share) {
       throw user_error(

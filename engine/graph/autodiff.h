@@ -43,9 +43,10 @@ class GradContext {
 };
 
 /// Appends the backward of the sum of all losses: `loss` (an invalid id where another pipeline rank
-/// has it) and the first output of every other op with OpDef::loss. Returns pairs (parameter, its gradient) for every parameter that the losses
-/// depend on, in the order in which the gradients are complete. Throws UserError when no op
-/// produces `loss` or an op is one part of a batch. Requires: ops in program order.
+/// has it) and the first output of every other op with OpDef::loss. Returns pairs (parameter, its
+/// gradient) for every parameter that the losses depend on, in the order in which the gradients are
+/// complete. Throws UserError when no op produces `loss` or an op is one part of a batch. Requires:
+/// ops in program order.
 std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss);
 
 }  // namespace moe

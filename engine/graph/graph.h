@@ -1,6 +1,7 @@
-// Graph: the program of one step, the same for every rank (SPMD) of a pipeline rank. It is a value: nodes refer to
-// each other by ids into vectors, not by pointers. It has two kinds of edges: data edges (an op
-// reads a tensor) and mutation edges (an op that overwrites a tensor runs after its other readers).
+// Graph: the program of one step, the same for every rank (SPMD) of a pipeline rank. It is a value:
+// nodes refer to each other by ids into vectors, not by pointers. It has two kinds of edges: data
+// edges (an op reads a tensor) and mutation edges (an op that overwrites a tensor runs after its
+// other readers).
 // Invariants, checked by verify(): every tensor has at most one producer; ops are in a topological
 // order (the program order); every op satisfies the shape rule of its OpDef (op_def.h).
 // Lanes and the order of execution are in schedule/; buffers and devices are in exec/.

@@ -230,9 +230,9 @@ constexpr auto fields_of(const ParamInfo*) {
 /// of a stage that two pipeline ranks hold: its gradients are summed before anything reads them.
 struct SharedParam {
   std::string name;
-  /// kGives: another stage of the same pipeline rank adds this one's gradient to its own and updates
-  /// the parameter. kTakes: this stage does. kMeets: so does a stage of another pipeline rank, and
-  /// each updates its copy.
+  /// kGives: another stage of the same pipeline rank adds this one's gradient to its own and
+  /// updates the parameter. kTakes: this stage does. kMeets: so does a stage of another pipeline
+  /// rank, and each updates its copy.
   enum class Role : uint8_t { kGives, kTakes, kMeets } role = Role::kMeets;
   int64_t other = 0;  // the other stage
 };
@@ -405,8 +405,8 @@ constexpr auto fields_of(const GradientSync*) {
 /// shared: sums the gradients of these parameters over the stages that hold them first, in the
 /// order of the list.
 void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer, const GradientSync& sync,
-                             const ModelSpec& model = {},
-                             std::span<const SharedParam> shared = {}, int64_t stage = 0);
+                             const ModelSpec& model = {}, std::span<const SharedParam> shared = {},
+                             int64_t stage = 0);
 
 /// Initial value of element i of parameter t: (random24(i, t) - 2^23) * 2^-28, in [-2^-5, 2^-5).
 double reference_init(uint64_t element, uint64_t parameter);

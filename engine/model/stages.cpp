@@ -32,10 +32,9 @@ class StageCut {
     std::copy_if(model_.parameters.begin(), model_.parameters.end(),
                  std::back_inserter(made.parameters), has);
     std::copy_if(model_.states.begin(), model_.states.end(), std::back_inserter(made.states), has);
-    std::copy_if(model_.moe_blocks.begin(), model_.moe_blocks.end(),
-                 std::back_inserter(made.moe_blocks), [&](int64_t block) {
-                   return stage_of_block_[static_cast<size_t>(block)] == stage;
-                 });
+    std::copy_if(
+        model_.moe_blocks.begin(), model_.moe_blocks.end(), std::back_inserter(made.moe_blocks),
+        [&](int64_t block) { return stage_of_block_[static_cast<size_t>(block)] == stage; });
     return made;
   }
 
@@ -48,6 +47,7 @@ class StageCut {
   void find_stages();
   void find_last_readers();
   std::vector<bool> runs_in(int32_t stage) const;
+  std::vector<Op> ops_of(int32_t stage) const;
   Graph cut(int32_t stage) const;
   int32_t stage_of(TensorId t) const {
     const OpId maker = producers_[t.index()];
@@ -129,6 +129,21 @@ std::vector<bool> StageCut::runs_in(int32_t stage) const {
   return runs;
 }
 
+/// Returns the ops that a stage runs, with the tensors that are on it.
+std::vector<Op> StageCut::ops_of(int32_t stage) const {
+  const std::vector<bool> runs = runs_in(stage);
+  const auto elsewhere = [&](TensorId t) { return stage_of(t) != stage; };
+  std::vector<Op> ops;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (!runs[i]) continue;
+    Op& op = ops.emplace_back(graph_.ops()[i]);
+    if (stage_[i] != kEach) continue;
+    std::erase_if(op.outputs, elsewhere);
+    std::erase_if(op.inputs, elsewhere);
+  }
+  return ops;
+}
+
 /// Returns the forward graph of a stage.
 Graph StageCut::cut(int32_t stage) const {
   Graph to(graph_.table());
@@ -139,9 +154,9 @@ Graph StageCut::cut(int32_t stage) const {
     const std::string& name = graph_.tensor(t).name;
     attrs.insert({{"what", name}, {"from_stage", int64_t{from}}, {"to_stage", int64_t{from + 1}}});
     const bool sends = from == stage;
-    const OpId id = to.add_op(kind, fmt::format("{}.{}", name, kind),
-                              sends ? std::vector{made[t.index()]} : std::vector<TensorId>(),
-                              std::move(attrs));
+    const OpId id =
+        to.add_op(kind, fmt::format("{}.{}", name, kind),
+                  sends ? std::vector{made[t.index()]} : std::vector<TensorId>(), std::move(attrs));
     to.op(id).segment = Segment::kHandoff;
     return id;
   };
@@ -160,15 +175,7 @@ Graph StageCut::cut(int32_t stage) const {
     }
     return mine;
   };
-  const std::vector<bool> runs = runs_in(stage);
-  for (size_t i = 0; i < graph_.num_ops(); ++i) {
-    if (!runs[i]) continue;
-    Op op = graph_.ops()[i];
-    if (stage_[i] == kEach) {
-      const auto elsewhere = [&](TensorId t) { return stage_of(t) != stage; };
-      std::erase_if(op.outputs, elsewhere);
-      std::erase_if(op.inputs, elsewhere);
-    }
+  for (Op op : ops_of(stage)) {
     for (TensorId& t : op.inputs) {
       if (t.valid()) t = read(t);
     }

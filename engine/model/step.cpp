@@ -135,15 +135,16 @@ void sum_over_stages(Graph& graph, Gradients& gradients, std::span<const SharedP
     });
     if (at == gradients.end()) continue;
     const bool first = stage <= param.other;
-    const OpId id = graph.add_op("sum_copies",
-                                 fmt::format("{}.sum_copies{}", param.name,
-                                             param.role == SharedParam::Role::kMeets ? "" : ".here"),
-                                 {at->second},
-                                 {{"what", param.name},
-                                  {"from_stage", first ? stage : param.other},
-                                  {"to_stage", first ? param.other : stage},
-                                  {"role", std::string(name_of(param.role))}},
-                                 Phase::kBackward);
+    const OpId id =
+        graph.add_op("sum_copies",
+                     fmt::format("{}.sum_copies{}", param.name,
+                                 param.role == SharedParam::Role::kMeets ? "" : ".here"),
+                     {at->second},
+                     {{"what", param.name},
+                      {"from_stage", first ? stage : param.other},
+                      {"to_stage", first ? param.other : stage},
+                      {"role", std::string(name_of(param.role))}},
+                     Phase::kBackward);
     graph.op(id).segment = Segment::kHandoff;
     graph.tensor(graph.out(id)).held = graph.tensor(at->second).held;
     if (param.role == SharedParam::Role::kGives) {

@@ -228,9 +228,8 @@ Nanoseconds send_ns(const Cluster& cluster, double bytes, bool far) {
   const NodePorts ports = node_ports(cluster);
   const double of_nic = bytes * static_cast<double>(ports.devices_per_group);
   const double ns = slowest_ns(cluster, ports, far ? 0 : bytes, far ? of_nic : 0);
-  return checked_ns(ns, [&] {
-    return with_links(fmt::format("a transfer of bytes = {:g}", bytes), cluster);
-  });
+  return checked_ns(
+      ns, [&] { return with_links(fmt::format("a transfer of bytes = {:g}", bytes), cluster); });
 }
 
 std::string with_links(const std::string& what, const Cluster& cluster) {

@@ -64,8 +64,9 @@ void gradient_of_receive(GradContext& c, OpId) {
 
 const OpDef kSend = {
     .name = "send",
-    .doc = "sends a tensor from one stage of a pipeline to the next, or its gradient back; attrs "
-           "what, from_stage, to_stage",
+    .doc =
+        "sends a tensor from one stage of a pipeline to the next, or its gradient back; attrs "
+        "what, from_stage, to_stage",
     .lane = LaneKind::kComm,
     .collective = Collective::kHandoff,
     .payload = Payload::kHandoff,
@@ -74,23 +75,25 @@ const OpDef kSend = {
     .work = work,
     .gradient = gradient_of_send};
 
-const OpDef kReceive = {
-    .name = "receive",
-    .doc = "receives what another stage sends; attrs what, from_stage, to_stage, dtype, axes, length0, ...; in "
-           "the graph of all pipeline ranks also the sent tensor",
-    .lane = LaneKind::kComm,
-    .collective = Collective::kHandoff,
-    .payload = Payload::kHandoff,
-    .inputs = {optional("sent", Role::kAny)},
-    .outputs = {{"received", Role::kAny}},
-    .infer = infer_receive,
-    .work = work,
-    .gradient = gradient_of_receive};
+const OpDef kReceive = {.name = "receive",
+                        .doc =
+                            "receives what another stage sends; attrs what, from_stage, to_stage, "
+                            "dtype, axes, length0, ...; in "
+                            "the graph of all pipeline ranks also the sent tensor",
+                        .lane = LaneKind::kComm,
+                        .collective = Collective::kHandoff,
+                        .payload = Payload::kHandoff,
+                        .inputs = {optional("sent", Role::kAny)},
+                        .outputs = {{"received", Role::kAny}},
+                        .infer = infer_receive,
+                        .work = work,
+                        .gradient = gradient_of_receive};
 
 const OpDef kSumCopies = {
     .name = "sum_copies",
-    .doc = "sums the gradients of a parameter that two stages hold, that of the first stage first; "
-           "attrs what, from_stage, to_stage",
+    .doc =
+        "sums the gradients of a parameter that two stages hold, that of the first stage first; "
+        "attrs what, from_stage, to_stage",
     .lane = LaneKind::kComm,
     .collective = Collective::kHandoff,
     .payload = Payload::kHandoff,
@@ -105,8 +108,7 @@ const OpDef kSumCopies = {
 namespace moe {
 
 Attrs like_attrs(const Tensor& tensor) {
-  Attrs attrs = {{"dtype", std::string(name_of(tensor.dtype))},
-                 {"axes", std::ssize(tensor.shape)}};
+  Attrs attrs = {{"dtype", std::string(name_of(tensor.dtype))}, {"axes", std::ssize(tensor.shape)}};
   for (size_t axis = 0; axis < tensor.shape.size(); ++axis) {
     attrs[fmt::format("length{}", axis)] = tensor.shape[axis];
   }

@@ -262,7 +262,8 @@ void Engine::ready(OpId op, size_t rank) {
   mine.at = mine.lane_free;
   if (mine.others_over > mine.at) mine.at = mine.others_over + (chosen ? 0 : input_.handoff_ns);
   if (mine.launched > mine.at) {
-    if (!together(op)) timeline_.host_ns[static_cast<size_t>(global(op, rank))] += mine.launched - mine.at;
+    if (!together(op))
+      timeline_.host_ns[static_cast<size_t>(global(op, rank))] += mine.launched - mine.at;
     mine.at = mine.launched;
   }
   if (!together(op)) return begin_compute(op, rank);

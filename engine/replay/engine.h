@@ -114,7 +114,7 @@ class Engine {
   const ReplayInput& input_;
   const size_t ranks_;  // of each pipeline rank
   const Precedence edges_;
-  std::vector<OpId> first_;          // ops without predecessors
+  std::vector<OpId> first_;  // ops without predecessors
   /// By pipeline rank: in which order a host launches the ops; empty: no host.
   std::vector<std::vector<OpId>> host_order_;
   std::vector<HostState> hosts_;     // by number in the timeline

@@ -28,8 +28,7 @@ class Joiner {
     for (size_t p = 0; p < programs_.size(); ++p) add_ops(p);
     for (size_t p = 0; p < programs_.size(); ++p) add_schedule(p);
     for (const auto& [key, op] : open_) {
-      MOE_CHECK(false, "op '{}' has no other end in another pipeline rank",
-                all_.graph.op(op).name);
+      MOE_CHECK(false, "op '{}' has no other end in another pipeline rank", all_.graph.op(op).name);
     }
     return in_order();
   }
@@ -55,15 +54,18 @@ void Joiner::add_lanes(size_t p) {
   for (const Lane& lane : programs_[p].schedule.lanes) {
     if (lane.pick == Pick::kPolicy) {
       throw user_error(
-          "lane '{}' (stage '{}') has a pick function, which a plan on several pipeline ranks cannot "
+          "lane '{}' (stage '{}') has a pick function, which a plan on several pipeline ranks "
+          "cannot "
           "have yet; leave the stage out, or give grid.pp = 1",
           lane.name, lane.stage);
     }
     Lane mine = lane;
     mine.name = fmt::format("{} {}", lane.name, p + 1);
     for (size_t q = 0; q < programs_.size(); ++q) {
-      if (lane.name == lane_to(static_cast<int64_t>(q))) mine.name = fmt::format("{} to {}", p + 1, q + 1);
-      if (lane.name == lane_from(static_cast<int64_t>(q))) mine.name = fmt::format("{} to {}", q + 1, p + 1);
+      if (lane.name == lane_to(static_cast<int64_t>(q)))
+        mine.name = fmt::format("{} to {}", p + 1, q + 1);
+      if (lane.name == lane_from(static_cast<int64_t>(q)))
+        mine.name = fmt::format("{} to {}", q + 1, p + 1);
     }
     std::vector<Lane>& lanes = all_.schedule.lanes;
     const auto known = std::find_if(lanes.begin(), lanes.end(),
@@ -77,8 +79,8 @@ void Joiner::add_lanes(size_t p) {
 /// returns true.
 bool Joiner::meet(size_t p, OpId id, const std::vector<TensorId>& tensors) {
   const Op& op = programs_[p].graph.op(id);
-  const auto key = std::tuple(attr_string(op, "what"), attr_int(op, "from_stage"), attr_int(op, "to_stage"),
-                              op.phase, op.micro);
+  const auto key = std::tuple(attr_string(op, "what"), attr_int(op, "from_stage"),
+                              attr_int(op, "to_stage"), op.phase, op.micro);
   const auto known = open_.find(key);
   if (known == open_.end()) {
     open_.emplace(key, OpId(static_cast<int64_t>(all_.graph.num_ops())));

@@ -116,7 +116,8 @@ std::vector<uint64_t> places_that_meet(const Interference& interference,
   std::vector<uint64_t> meet(count * words);
   for (size_t a = 0; a < place.size(); ++a) {
     uint64_t* const row = &meet[place[a] * words];
-    interference.for_each(a, [&](size_t b) { row[place[b] / 64] |= uint64_t{1} << (place[b] % 64); });
+    interference.for_each(a,
+                          [&](size_t b) { row[place[b] / 64] |= uint64_t{1} << (place[b] % 64); });
   }
   for (size_t p = 0; p < count; ++p) {
     for (size_t q = 0; q < p; ++q) {
@@ -147,8 +148,8 @@ Bytes place_blocks(const HappensBefore& hb, const SharedPlaces& places,
     compared.back().start = hb.chains().lanes[0][0];
   }
   for (const uint32_t b : places.compared) compare(b);
-  const std::vector<uint64_t> meet = places_that_meet(Interference(hb, compared), place,
-                                                      places.count);
+  const std::vector<uint64_t> meet =
+      places_that_meet(Interference(hb, compared), place, places.count);
   const size_t words = (places.count + 63) / 64;
   const auto between = [&](uint32_t a, uint32_t b) {
     return ((meet[a * words + b / 64] >> (b % 64)) & 1) != 0;

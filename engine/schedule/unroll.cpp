@@ -84,9 +84,8 @@ std::vector<Part> parts_of(const Graph& graph, const std::vector<Runs>& runs) {
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const Op& op = graph.ops()[i];
     if (!op.kind.valid() || op.phase == Phase::kForward) continue;
-    const bool follows = std::any_of(op.inputs.begin(), op.inputs.end(), [&](TensorId t) {
-      return t.valid() && of_weight[t.index()];
-    });
+    const bool follows = std::any_of(op.inputs.begin(), op.inputs.end(),
+                                     [&](TensorId t) { return t.valid() && of_weight[t.index()]; });
     const bool weight = op.is_dw || (runs[i] == Runs::kEach && follows);
     parts[i] = weight ? Part::kWeightGradient : Part::kInputGradient;
     for (const TensorId t : op.outputs) of_weight[t.index()] = weight;
@@ -302,9 +301,8 @@ void Unroller::set_order(Chunk& chunk) const {
       const Op& op = chunk.graph.op(id);
       const bool behind = chunk.graph.def(op).lane == LaneKind::kCompute ||
                           attr_string(op, "role") == "takes" ||
-                          std::any_of(op.inputs.begin(), op.inputs.end(), [&](TensorId t) {
-                            return t.valid() && late[t.index()];
-                          });
+                          std::any_of(op.inputs.begin(), op.inputs.end(),
+                                      [&](TensorId t) { return t.valid() && late[t.index()]; });
       if (!behind) continue;
       chunk.behind[id.index()] = true;
       for (const TensorId t : op.outputs) late[t.index()] = true;
@@ -361,8 +359,7 @@ std::optional<Place> Unroller::accumulator_of(const Chunk& chunk, TensorId gradi
     if (input >= op.inputs.size() || !op.inputs[input].valid()) return Place{maker, input};
     gradient = op.inputs[input];
     const OpId before = chunk.producers[gradient.index()];
-    if (!before.valid() || !graph.op(before).is_dw ||
-        chunk.readers[gradient.index()].size() > 1) {
+    if (!before.valid() || !graph.op(before).is_dw || chunk.readers[gradient.index()].size() > 1) {
       return {};
     }
   }
@@ -501,10 +498,9 @@ void Unroller::add_sum(Chunk& chunk, TensorId t, size_t m) {
   const Op& maker = chunk.graph.op(chunk.producers[t.index()]);
   const BasicOp add = chunk.are_loads(t) ? BasicOp::kAddLoads : BasicOp::kAdd;
   const std::string name = name_in(chunk.graph.tensor(t).name + ".sum", static_cast<int64_t>(m));
-  const OpId id =
-      to_.graph.add_op(to_.graph.table().basic(add),
-                       free_name(name, static_cast<size_t>(&chunk - &chunks_[0])),
-                       {sum, chunk.at(t, m)}, {}, maker.phase);
+  const OpId id = to_.graph.add_op(to_.graph.table().basic(add),
+                                   free_name(name, static_cast<size_t>(&chunk - &chunks_[0])),
+                                   {sum, chunk.at(t, m)}, {}, maker.phase);
   Op& op = to_.graph.op(id);
   op.segment = maker.segment;
   op.layer = maker.layer;

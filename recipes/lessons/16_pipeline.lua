@@ -1,5 +1,5 @@
--- Lesson 16. How do I write a pipeline schedule? Four pipeline ranks of one node each, on slow links,
--- with the head's stage half as long as the others. In 1F1B a rank holds as many forwards ahead as
+-- Lesson 16. How do I write a pipeline schedule? Four pipeline ranks of one node each, slow links,
+-- and the head's stage half as long as the others. In 1F1B a rank holds as many forwards ahead as
 -- ranks follow it; `pipeline` of a simulation says that they then wait for the wire (wire_ms), as
 -- the gradient of a micro-batch comes back later than its last turn ends. `eager` runs more ahead.
 -- Run it: build/release/moebench run recipes/lessons/16_pipeline.lua  (a second)
@@ -20,8 +20,8 @@ local eager = moe.policy.pipeline {
   end,
 }
 
-local schedules = { { "1f1b", moe.pipeline["1f1b"] {} }, { "interleaved", moe.pipeline.interleaved {} },
-  { "eager", eager {} } }
+local schedules = { { "1f1b", moe.pipeline["1f1b"] {} },
+  { "interleaved", moe.pipeline.interleaved {} }, { "eager", eager {} } }
 local layouts = { ["1f1b"] = "Ettt|ttt|ttt|tL", eager = "Ettt|ttt|ttt|tL",
   interleaved = "Et|t|t|tt|t|tt|t|tL" }
 

@@ -1,5 +1,5 @@
--- moebench run tests/bench/pipeline_plans.lua --trust: how long plans of pipeline ranks take to make
--- and to simulate, medians of five.
+-- moebench run tests/bench/pipeline_plans.lua --trust: how long plans of pipeline ranks take to
+-- make and to simulate, medians of five.
 local moe = require "moe"
 
 local TIMES = 5

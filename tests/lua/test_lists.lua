@@ -108,7 +108,7 @@ end)
 
 test("a topic is asked for by its name, its last part and what examples call it", function()
   for asked, part in pairs { ["model.gpt2_moe"] = "integer, 1 to 10000", model = "(default 50257)",
-    p = "p:shadow(expert: integer, device: integer)", plan = "plan:order(lane: string): string[]",
+    p = "p:shadow(expert: integer, device: integer)", plan = "plan:order(lane: string,",
     zipf = "workload.zipf", ctx = "ctx (moe.PlacementContext)", lancet = "system.lancet\n",
     results = "iteration_ms            number, ms", gate = "gate.switch",
     recompute = "moe.pass.recompute { fields }: moe.Pass", patience = "'patience' of search\n",

@@ -79,10 +79,9 @@ class EmulatedLink final : public Communicator {
   /// Returns the exchange of which matrix_ has the bytes.
   NetworkOp exchange_of(const Pieces& pieces) const {
     if (is_group()) {
-      return {AllToAll{.bytes = {matrix_.begin(), matrix_.end()},
-                       .round = pieces.round,
-                       .rank = rank_},
-              group()};
+      return {
+          AllToAll{.bytes = {matrix_.begin(), matrix_.end()}, .round = pieces.round, .rank = rank_},
+          group()};
     }
     const auto all = static_cast<size_t>(wire_.link().num_devices());
     std::vector<double> bytes(all * all);
@@ -103,7 +102,8 @@ class EmulatedLink final : public Communicator {
       NetworkOp both = exchange_of({});
       std::vector<double>& matrix = std::get<AllToAll>(both.what).bytes;
       const auto n = static_cast<size_t>(wire_.link().num_devices());
-      const auto a = static_cast<size_t>(members_.rank(0)), b = static_cast<size_t>(members_.rank(1));
+      const auto a = static_cast<size_t>(members_.rank(0)),
+                 b = static_cast<size_t>(members_.rank(1));
       matrix[a * n + b] = matrix[b * n + a] = static_cast<double>(bytes);
       return both;
     }

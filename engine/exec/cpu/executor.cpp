@@ -179,7 +179,7 @@ void CpuRun<T>::add_lanes() {
     const int64_t number = first_ + std::ssize(comms_) - 1;
     for (size_t l = 0; l < rank->num_lanes(); ++l) {
       const int64_t of = rank->plan().in_step(LaneId(static_cast<int64_t>(l))).value - 1;
-      Communicator* comm = l == 0                 ? nullptr
+      Communicator* comm = l == 0                  ? nullptr
                            : processes_ != nullptr ? of_job[static_cast<size_t>(of)]
                                                    : &world_->comm(number, of);
       if (comm != nullptr && wire_) {
@@ -259,8 +259,7 @@ void CpuRun<T>::spawn() {
         "cannot reserve it; raise its limit (ulimit -v)",
         num_here_);
   }
-  check_room_for_threads(num_threads_ - 1,
-                         fmt::format("the lanes of {} ranks", num_here_));
+  check_room_for_threads(num_threads_ - 1, fmt::format("the lanes of {} ranks", num_here_));
   for (int64_t r = 0; r < num_here_; ++r) {
     const Rank<T>& rank = *ranks_[static_cast<size_t>(r)];
     for (size_t l = r == 0 ? 1 : 0; l < rank.num_lanes(); ++l) {

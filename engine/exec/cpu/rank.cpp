@@ -254,12 +254,11 @@ Nanoseconds Rank<T>::transfer(Launch& launch, int64_t chunk, LaneId lane, const 
   const Nanoseconds end = options_.emulate_link ? done.times.end : clock_ns();
   // What a rank receives it waits for without a part in it, as in a simulation.
   const bool receives = plan_.graph.op(launch.op).inputs.empty();
-  const Nanoseconds post = receives ? done.times.begin
-                                    : std::min(launch.chunk_post, done.times.post);
+  const Nanoseconds post =
+      receives ? done.times.begin : std::min(launch.chunk_post, done.times.post);
   lanes_[lane.index()].spans.push_back({launch.op, static_cast<int32_t>(rank_), lane,
-                                        post - spec.start,
-                                        done.times.begin - spec.start, end - spec.start, done.bytes,
-                                        static_cast<int32_t>(chunk)});
+                                        post - spec.start, done.times.begin - spec.start,
+                                        end - spec.start, done.bytes, static_cast<int32_t>(chunk)});
   launch.chunk_post = end;
   launch.chunk_cpu = done.times.cpu;
   return end;

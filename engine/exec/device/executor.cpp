@@ -282,7 +282,8 @@ class DeviceExecutor : public Executor {
     try {
       if (!plan.programs.empty()) {
         throw user_error(
-            "grid.pp: the executor cuda runs one pipeline rank so far, but the plan has {}; take the "
+            "grid.pp: the executor cuda runs one pipeline rank so far, but the plan has {}; take "
+            "the "
             "executor cpu, or give pp = 1",
             plan.programs.size());
       }

@@ -44,8 +44,8 @@ Peers::Peers(Processes& processes, const Plan& plan,
   for (int64_t r = 0; processes.is_root() && r < processes.size(); ++r) {
     // Only the persistent tensors are ever written, so the system allocates no pages for the
     // others.
-    copies_.push_back(
-        r == 0 ? nullptr : std::make_unique<RankBuffers>(plan.program(r), element_bytes));
+    copies_.push_back(r == 0 ? nullptr
+                             : std::make_unique<RankBuffers>(plan.program(r), element_bytes));
     buffers_[static_cast<size_t>(r)] = copies_.back().get();
   }
   buffers_[static_cast<size_t>(processes.rank())] = &own;

@@ -80,7 +80,7 @@ class Peers {
   Processes& processes_;
   const Plan& plan_;
   const std::vector<PersistentTensors>& persistents_;  // by pipeline rank
-  std::vector<std::unique_ptr<RankBuffers>> copies_;  // indexed by rank; on rank 0 only
+  std::vector<std::unique_ptr<RankBuffers>> copies_;   // indexed by rank; on rank 0 only
   AllBuffers buffers_;
   std::vector<std::vector<std::unique_ptr<GateRecord>>> records_;  // indexed by rank; on rank 0
 };

@@ -48,11 +48,12 @@ auto by_place(const FinishedStep& step, Of of) {
 }
 
 void add_routing(const FinishedStep& step, RunResult& result) {
-  auto records = by_place(step, [](const RankReport& r) -> const auto& { return r.gates; });
-  const auto router_losses =
-      by_place(step, [](const RankReport& r) -> const auto& { return r.router_losses; });
-  const auto offloads =
-      by_place(step, [](const RankReport& r) -> const auto& { return r.offloads; });
+  auto records = by_place(
+      step, [](const RankReport& r) -> const auto& { return r.gates; });
+  const auto router_losses = by_place(
+      step, [](const RankReport& r) -> const auto& { return r.router_losses; });
+  const auto offloads = by_place(
+      step, [](const RankReport& r) -> const auto& { return r.offloads; });
   result.moe.push_back(moe_stats(records, router_losses));
   if (!offloads[0].empty()) result.offloads.push_back(joined(offloads));
   if (step.options.record) record_step(*step.options.record, std::move(records));
@@ -83,8 +84,8 @@ void add_placements(const FinishedStep& step, RunResult& result) {
   for (const RankReport& report : step.reports) {
     if (result.stop_reason.empty()) result.stop_reason = report.policy_failure;
   }
-  std::vector<PlacementRecord> records =
-      by_place(step, [](const RankReport& r) -> const auto& { return r.placements; })[0];
+  std::vector<PlacementRecord> records = by_place(
+      step, [](const RankReport& r) -> const auto& { return r.placements; })[0];
   std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) {
     return std::tie(a.micro, a.layer) < std::tie(b.micro, b.layer);
   });

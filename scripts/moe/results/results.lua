@@ -45,7 +45,7 @@ schema.record("turn time", "turn", "a turn of a pipeline rank", {
   { "begin_ms", "number", "when its first compute op begins" },
   { "end_ms", "number", "when its last compute op ends" },
 })
-schema.record("pipeline rank", "rank", "what a pipeline rank does in a step; the times add up to it",
+schema.record("pipeline rank", "rank", "what a pipeline rank does in a step, which is their sum",
   { { "turns", "moe.TurnTime[]?", "its turns in their order; absent from results of many" } },
   schema.declared "bubbles")
 --- Of the rehearsal of a plan.

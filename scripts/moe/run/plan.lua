@@ -133,7 +133,9 @@ schema.record("layer placement", "placement", "where the experts of a layer are 
   results.PLACEMENT,
 })
 
-M.RANK = { rank = { type = "integer", lo = 1, hi = 1e5, doc = "number of a pipeline rank, from 1" } }
+M.RANK = {
+  rank = { type = "integer", lo = 1, hi = 1e5, doc = "number of a pipeline rank, from 1" },
+}
 
 -- Returns the pipeline rank that t asks for, or nil.
 local function rank_of(self, t, what, at)
@@ -293,8 +295,8 @@ function M.plan(t)
       assumed_routing = made.plan:info().assumed_routing }
   end
   return setmetatable({ core = made.plan, sim = made.sim, held = held, asked = 1,
-    candidate = made.candidate, pipeline = made.pipeline, choice = made.candidate.choice, spec = spec, model = c.model,
-    cluster = cluster }, Plan)
+    candidate = made.candidate, pipeline = made.pipeline, choice = made.candidate.choice,
+    spec = spec, model = c.model, cluster = cluster }, Plan)
 end
 
 return M

@@ -91,8 +91,8 @@ function M.pipeline_ranks(model, devices)
   return pp, devices / pp
 end
 
---- Returns the sizes of a model on the `devices` ranks of a pipeline rank: ep, the micro-batches, and the sequences of a
---- micro-batch on a rank, or nil for those where the model's fields say it.
+--- Returns the sizes of a model on the `devices` ranks of a pipeline rank: ep, the micro-batches,
+--- and the sequences of a micro-batch on a rank, or nil for those where the model's fields say it.
 function M.sizes(model, devices)
   local grid = model.grid or {}
   local ep = grid.ep or model.ep or devices

@@ -15,8 +15,9 @@ local TIME = { type = "number", lo = 0, hi = 1e15 }
 local function time(doc, default) return schema.merged(TIME, { doc = doc, default = default }) end
 
 local function per_stage(doc, as)
-  return { type = "any", as = as or "number|number[]", doc = doc .. "; one per stage, or one for all"
-    .. (as and "; in place of a stage's one per micro-batch" or "") }
+  return { type = "any", as = as or "number|number[]",
+    doc = doc .. "; one per stage, or one for all"
+      .. (as and "; in place of a stage's one per micro-batch" or "") }
 end
 
 local function whole(doc) return { type = "integer", lo = 1, code = "bad_number", doc = doc } end
@@ -93,8 +94,8 @@ local function times_per_stage(value, c, field)
   local list = {}
   for s, of_stage in ipairs(value) do
     local path = ("%s[%d]"):format(field, s)
-    for _, time in ipairs(list_per_stage(of_stage, c.micro_batches, path, "micro-batch")) do
-      list[#list + 1] = time
+    for _, t in ipairs(list_per_stage(of_stage, c.micro_batches, path, "micro-batch")) do
+      list[#list + 1] = t
     end
   end
   return core.array(list)
@@ -323,6 +324,24 @@ function M.pipeline_layout(t)
   return { stages = stages, of_rank = of_rank }
 end
 
+-- Returns how many blocks each stage of c.layout has.
+local function layers_of(c)
+  local ok, layout = pcall(M.pipeline_layout, { layout = c.layout, ranks = c.ranks })
+  local why
+  if not ok then
+    why = tostring(layout.message or layout):gsub("^.-moe.pipeline_layout.layout: ", "")
+  elseif #layout.stages ~= c.stages then
+    why = ("it has %d stages, but the schedule has %d on %d ranks"):format(#layout.stages,
+      c.stages, c.ranks)
+  elseif c.layout:find "m" then
+    why = "no model here has MTP layers (m)"
+  end
+  if why then errors.user("grid.layout: " .. why, c.at, "grid.layout") end
+  local layers = core.array {}
+  for i, stage in ipairs(layout.stages) do layers[i] = #stage:gsub("[^t]", "") end
+  return layers
+end
+
 --- Returns the turns of a plan: { ranks, stages, micro_batches, placement, rows, layers = the
 --- blocks of each stage, or nil: equally many }. c: { schedule = a name or a value, ranks,
 --- micro_batches, layout = text or nil, at = the line of the grid }. Raises a user error with all
@@ -333,14 +352,7 @@ function M.turns(c)
   set_costs(c)
   local layers
   if c.layout then
-    layers = core.array {}
-    local ok, layout = pcall(M.pipeline_layout, { layout = c.layout, ranks = c.ranks })
-    local why = not ok and tostring(layout.message or layout):gsub("^.-moe.pipeline_layout.layout: ",
-      "") or #layout.stages ~= c.stages and ("it has %d stages, but the schedule has %d on %d ranks")
-      :format(#layout.stages, c.stages, c.ranks) or c.layout:find "m" and "no model here has MTP "
-      .. "layers (m)"
-    if why then errors.user("grid.layout: " .. why, c.at, "grid.layout") end
-    for i, stage in ipairs(layout.stages) do layers[i] = #stage:gsub("[^t]", "") end
+    layers = layers_of(c)
   end
   local checked = core.pipeline_times(c)
   if checked.errors then
@@ -349,8 +361,8 @@ function M.turns(c)
       lines[i] = ("%s%s %s"):format(e.code, e.rank and (" on rank %d:"):format(e.rank) or ":",
         e.action)
     end
-    errors.user(("the pipeline schedule has %d fault%s:\n  %s"):format(#lines, #lines > 1 and "s" or "",
-      table.concat(lines, "\n  ")), c.at)
+    errors.user(("the pipeline schedule has %d fault%s:\n  %s"):format(#lines,
+      #lines > 1 and "s" or "", table.concat(lines, "\n  ")), c.at)
   end
   return { ranks = c.ranks, stages = c.stages, micro_batches = c.micro_batches,
     placement = c.placement, rows = checked.rows, layers = layers }

@@ -289,10 +289,10 @@ end
 --- Plans and simulates a system and returns the best of its alternatives: the fastest among those
 --- that fit in memory, or the fastest of all if none fits. Alternatives that cannot be planned are
 --- passed over, unless all are. spec.simulate: the options that the core's plan:simulate takes, or
---- nil. Returns { plan, sim = its simulation, whose `timelines` the
---- core's trace, spans and explain take, candidate, pipeline = the turns of pipeline ranks or nil, packing = the record of packing.choose or nil,
---- oom = true or nil, tried = { { choice, iteration_ms, peak_bytes, oom, why } } }, without a time
---- for those that were passed over.
+--- nil. Returns { plan, sim = its simulation, whose `timelines` the core's trace, spans and explain
+--- take, candidate, pipeline = the turns of pipeline ranks or nil, packing = the record of
+--- packing.choose or nil, oom = true or nil, tried = { { choice, iteration_ms, peak_bytes, oom,
+--- why } } }, without a time for those that were passed over.
 function M.plan(spec, system)
   local best, failure
   local tried = core.array {}

@@ -182,7 +182,8 @@ for message, wrong in pairs {
     .. 'micro-batches; give a multiple of 6'] = { { batch = 8 }, { micro_batches = 3 } },
   ['grid.dp: 4 does not fit 2 ranks, on which it is 2'] = { { batch = 8 }, { dp = 4 } },
   ['grid.ep: is 2, but model.ep is 1; omit one'] = { { batch = 8, ep = 1 }, { ep = 2 } },
-  ['grid.pp: 2 is not allowed'] = { { batch = 8 }, { pp = 2 } },
+  ['grid.pp: 3 does not divide the number of ranks, 2; give a divisor'] = { { batch = 8 },
+    { pp = 3 } },
 } do
   local ok, why = pcall(sizes, wrong[1], wrong[2])
   why = tostring(type(why) == 'table' and why.message or why)

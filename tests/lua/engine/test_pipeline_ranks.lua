@@ -1,19 +1,6 @@
--- Pipeline ranks: a drawn part of tests/pipeline_matrix.lua, and what a plan says of them.
-local core = require "moe.core"
+-- What a plan and its simulation say of pipeline ranks.
 local expect = require "expect"
 local test = require "test"
-
-test("a drawn part of the matrix: executed as on one pipeline rank", function()
-  local file = assert(io.open(core.recipe_dir .. "/../pipeline_matrix.lua"))
-  local text = file:read "*a"
-  file:close()
-  expect.plans(text:gsub("return M%s*$", "") .. [[
-
-local ran, refused, failures = M.run(EVERY, SEED)
-assert(#failures == 0, table.concat(failures, '\n'))
-assert(ran >= 4, ran)
-]])
-end)
 
 local HEAD = [[
 local moe = require 'moe'
@@ -37,7 +24,7 @@ for _, schedule in ipairs { moe.pipeline['1f1b'] {}, moe.pipeline.zb_v {} } do
   assert(#p.sim.pipeline == 4)
   for rank, r in ipairs(p.sim.pipeline) do
     local sum = 0
-    for _, ms in pairs(r) do sum = sum + ms end
+    for _, ms in pairs(r) do sum = sum + (type(ms) == 'number' and ms or 0) end
     assert(math.abs(sum - p.sim.iteration_ms) < 1e-5, rank)
     assert(p:memory { rank = rank }.peak_bytes == p:info().peak_bytes_by_rank[rank])
   end

@@ -227,7 +227,8 @@ test("fields that are wrong, or have no effect, are errors at their line", funct
     3, "is not the schedule's own chunks = 2")
   fails('schedule = "1f1b", ranks = 1e5,\n micro_batches = 1e5', 4, "give fewer")
   expect.fails(HEAD .. "moe.pipeline.zbv {}", 2, "Did you mean 'zb_v'?")
-  expect.fails(HEAD .. 'moe.system "x" { moe.pipeline.zb_v {} }', 2, "a moe.pipeline object")
+  expect.fails(HEAD .. 'moe.system "x" { moe.pipeline.zb_v {}, moe.pipeline.zb_h1 {} }', 2,
+    "has two pipeline schedules; give one")
 end)
 
 test("a schedule of the recipe is timed, checked and refused as built-in ones are", function()

@@ -1,5 +1,5 @@
 -- Draws the turns of pipeline ranks: one row per rank, a rectangle per turn with the number of its
--- micro-batch, in the colour of its kind; of a rank with several stages lighter from one to the next.
+-- micro-batch, in the colour of its kind, which is lighter from one stage of a rank to the next.
 local axes = require "moe.results.charts.axes"
 local svg = require "moe.results.charts.svg"
 
@@ -57,8 +57,9 @@ function M.chart(name, title, ranks, step_ms)
   local bottom = top + #ranks * ROW
   local step = axes.tick_step(step_ms, 8)
   for k = 0, math.floor(step_ms / step) do
-    out[#out + 1] = svg.line(x_of(k * step), bottom, x_of(k * step), bottom + 4, "rule")
-    out[#out + 1] = svg.text(x_of(k * step), bottom + 16, axes.tick_text(k * step), "tick", "middle")
+    local x, label = x_of(k * step), axes.tick_text(k * step)
+    out[#out + 1] = svg.line(x, bottom, x, bottom + 4, "rule")
+    out[#out + 1] = svg.text(x, bottom + 16, label, "tick", "middle")
   end
   out[#out + 1] = svg.text(LABEL + wide / 2, bottom + 32, "time, ms", "unit", "middle")
   return svg.chart(t, bottom + 40, out)

@@ -14,7 +14,8 @@ local CAUSES = { { "busy_ms", "compute" }, { "fill_ms", "fill" }, { "drain_ms", 
   { "members_ms", "late members" }, { "host_ms", "host" } }
 
 local function title_of(run)
-  return ("%s, %d pipeline ranks, %s"):format(format.system_text(run), #run.pipeline, run.provenance)
+  return ("%s, %d pipeline ranks, %s"):format(format.system_text(run), #run.pipeline,
+    run.provenance)
 end
 
 --- Returns the blocks of the runs R.
