@@ -116,7 +116,7 @@ TEST_CASE("text that is not a graph is refused with its line and what was expect
       {"%2 = gelu(%0) act forward body", "expected a segment: embed"},
       {"%2 = gelu(%0) act forward mlp layer", "expected '='"},
       {"%2 = gelu(%0) act forward mlp late",
-       "expected 'layer=N', 'part=N', 'micro=N', 'dw' or 'of=%N'"},
+       "expected 'layer=N', 'part=N', 'micro=N', 'pp=N', 'dw' or 'of=%N'"},
       {"%2 = gelu(%0) {a=} act forward mlp", "expected a number or a quoted string"},
       {"%2 = gelu(%0) {a=1x} act forward mlp", "expected a number or a quoted string"},
       {"%2 = gelu(%0) {a=\"x} act forward mlp", "expected a closing quote"},

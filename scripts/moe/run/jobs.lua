@@ -190,6 +190,7 @@ local function key_of(job)
     alternatives[i] = {}
     for j, c in ipairs(candidates) do
       alternatives[i][j] = { all_reduce = c.all_reduce, packing = c.packing, choice = c.choice,
+        pipeline = c.pipeline,
         stages = core.array(system_lib.describe(c)) }
     end
   end

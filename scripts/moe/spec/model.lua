@@ -510,6 +510,7 @@ local SEEN = schema.changed(schema.merged(gpt2.fields, declared),
   { gate = { doc = "name of the gate" }, dtype = M.COMMON.dtype })
 SEEN.attention, SEEN.fused_attention = nil, { type = "boolean",
   doc = "whether attention is one kernel" }
+SEEN.pp = { type = "integer", doc = "pipeline ranks" }
 schema.record("context model", "ctx.model", "sizes of the model, as policies get them", {}, SEEN)
 
 return M

@@ -104,7 +104,7 @@ M.DEFINITION = {
 --- Returns the constructor of a schedule, which M.known gets.
 function M.define(def, path, at)
   local name, options = def.name, schema.options(def.params, (path or "") .. ".params", at)
-  if M.known[name] or name == "table" then
+  if M.known[name] or name == "table" or name == "any" then
     errors.user(("%s.name: '%s' is the name of another pipeline; give another name"):format(path,
       name), at)
   elseif options.chunks then
@@ -114,7 +114,7 @@ function M.define(def, path, at)
   options.group = options.group and schema.merged(GROUP, { default = options.group.default })
   M.known[name] = schema.merged(def, { options = options })
   return function(given)
-    return schema.object({ name = name,
+    return schema.object({ name = name, given = given,
       options = schema.check(options, given or {}, "moe.pipeline." .. name, errors.here()) }, mt)
   end
 end
@@ -130,6 +130,10 @@ M.TABLE = {
   transfers = { type = "boolean", default = false, doc = "whether it spells out SEND and RECV" },
 }
 
+--- Fields of a choice of schedules.
+M.ANY = { of = { type = "list", of = { type = "pipeline" },
+  doc = "the schedules to try; by default all that `moebench list pipelines` shows" } }
+
 local function table_of(t)
   local at = errors.here()
   local c = schema.check(M.TABLE, t, "moe.pipeline.table", at)
@@ -138,6 +142,31 @@ local function table_of(t)
   end
   c.csv = c.csv or errors.call(at, core.read_file, c.file)
   return schema.object({ name = "table", table = c }, mt)
+end
+
+-- Returns moe.pipeline.any, for which made() returns the constructors of all schedules.
+local function any_of(made)
+  return function(t)
+    local at = errors.here()
+    local c = schema.check(M.ANY, t or {}, "moe.pipeline.any", at)
+    if c.of and #c.of == 0 then
+      errors.user("moe.pipeline.any.of: the list is empty; give schedules, or omit it", at)
+    end
+    local of = c.of or {}
+    if not c.of then
+      for i, name in ipairs(schema.keys_of(M.known)) do of[i] = made[name] {} end
+    end
+    return schema.object({ name = "any", of = of }, mt)
+  end
+end
+
+--- Returns the schedule as a label: its name and the options that the recipe gives.
+function M.label(schedule)
+  local parts = { schedule.name }
+  for _, key in ipairs(schema.keys_of(schedule.given or {})) do
+    parts[#parts + 1] = ("%s=%g"):format(key, schedule.given[key])
+  end
+  return table.concat(parts, " ")
 end
 
 --- Loads the files of pipelines/, each a function of a table with policy.pipeline that returns a
@@ -152,7 +181,9 @@ function M.load(policy)
     made[name] = require("moe.pipelines." .. name) { policy = policy }
   end
   local calls = { table = { table_of, M.TABLE, "moe.Pipeline",
-    "a pipeline schedule as text, in the form of PyTorch's CSV files" } }
+    "a pipeline schedule as text, in the form of PyTorch's CSV files" },
+    any = { any_of(made), M.ANY, "moe.Pipeline", "the schedule with the shortest simulated step of "
+      .. "those that fit in memory; those that do not exist for the numbers are passed over" } }
   for i, name in ipairs(schema.keys_of(made)) do
     local known, options = M.known[name], {}
     calls[name] = { made[name], known.options, "moe.Pipeline", known.doc }

@@ -5,6 +5,7 @@ local choice = require "moe.base.choice"
 local cluster_lib = require "moe.spec.cluster"
 local errors = require "moe.base.errors"
 local packing = require "moe.spec.packing"
+local pipeline = require "moe.spec.pipeline"
 local policy = require "moe.spec.policy"
 local schema = require "moe.base.schema"
 local stacks = require "moe.spec.stack"
@@ -251,13 +252,13 @@ end
 
 local function passes_of(name, given, path, at)
   local passes = schema.field({ type = "list", of = { type = "any" } }, given, path, at)
-  local pipeline
+  local schedule
   for i = #passes, 1, -1 do
     if schema.is_a("pipeline", passes[i]) then
-      if pipeline then
+      if schedule then
         errors.user(path .. ": has two pipeline schedules; give one", at)
       end
-      pipeline = table.remove(passes, i)
+      schedule = table.remove(passes, i)
     end
   end
   for i, pass in ipairs(passes) do
@@ -265,12 +266,12 @@ local function passes_of(name, given, path, at)
     local chosen = schema.is_a("best", pass, place, at) or schema.is_a("fallback", pass, place, at)
     if not chosen then schema.field({ type = "pass" }, pass, place, at) end
   end
-  if #passes > 0 then return passes, pipeline end
+  if #passes > 0 then return passes, schedule end
   if not M.known[name] then
     schema.unknown("moe.system", "system (only a known system may have no passes)", name,
       schema.keys_of(M.known), at)
   end
-  return M.known[name].passes(policy.passes), pipeline
+  return M.known[name].passes(policy.passes), schedule
 end
 
 local function make(name, t, at)
@@ -291,9 +292,9 @@ local function make(name, t, at)
   stacks.resolve(fields.stack, path .. ".stack", at, schema.collector(path, "system"))
   local known = M.known[name]
   local own = not fields.packing and known and known.packing
-  local pipeline
-  if not fields.of then passes, pipeline = passes_of(name, passes, path, at) end
-  return schema.object({ name = name, at = at, pipeline = pipeline,
+  local schedule
+  if not fields.of then passes, schedule = passes_of(name, passes, path, at) end
+  return schema.object({ name = name, at = at, pipeline = schedule,
     members = fields.of and members_of(fields.of, path, at),
     passes = not fields.of and with_fields(passes, fields) or nil,
     all_reduce = fields.all_reduce or known and known.all_reduce or AFTER,
@@ -364,9 +365,14 @@ function M.cluster_of(system, cluster)
     { stack = true }, cluster.at)
 end
 
-local function candidate_of(system, list)
-  return { name = system.name, stages = list.stages, choice = list.label,
-    all_reduce = system.all_reduce, packing = system.packing, pipeline = system.pipeline }
+-- Returns the candidate with a list of stages and a pipeline schedule, or nil for the default.
+local function candidate_of(system, list, schedule)
+  local label = list.label
+  if schedule ~= system.pipeline then  -- one of several
+    label = (label and label .. " " or "") .. pipeline.label(schedule)
+  end
+  return { name = system.name, stages = list.stages, choice = label,
+    all_reduce = system.all_reduce, packing = system.packing, pipeline = schedule }
 end
 
 --- Returns the plans that the system may lead to, as a list of alternatives, of which the fastest
@@ -374,7 +380,7 @@ end
 --- taken. A candidate is a system as the core takes it, with .choice (a label that names the chosen
 --- options, or nil).
 function M.expand(system)
-  local alternatives = {}
+  local alternatives, schedule = {}, system.pipeline
   for _, member in ipairs(system.members or {}) do
     for _, alternative in ipairs(M.expand(member)) do
       for _, c in ipairs(alternative) do
@@ -384,9 +390,12 @@ function M.expand(system)
     end
   end
   if system.members then return alternatives end
-  for i, lists in ipairs(choice.alternatives(system.passes)) do
-    alternatives[i] = {}
-    for j, list in ipairs(lists) do alternatives[i][j] = candidate_of(system, list) end
+  for _, lists in ipairs(choice.alternatives(system.passes)) do
+    for _, one in ipairs(schedule and schedule.of or { schedule or false }) do
+      local candidates = {}
+      for j, list in ipairs(lists) do candidates[j] = candidate_of(system, list, one or nil) end
+      alternatives[#alternatives + 1] = candidates
+    end
   end
   return alternatives
 end

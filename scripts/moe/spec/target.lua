@@ -296,6 +296,9 @@ end
 function M.plan(spec, system)
   local best, failure
   local tried = core.array {}
+  if spec.model.pp == 1 and system.pipeline and system.pipeline.of then
+    system = system_lib.with(system, { pipeline = { name = system.pipeline.name } })
+  end
   for _, candidates in ipairs(system_lib.expand(system)) do
     local made, err = first_that_fits(spec, candidates, system.at, tried)
     if made and (not best or better(made, best)) then best = made end

@@ -4,12 +4,15 @@ local test = require "test"
 
 local HEAD = [[
 local moe = require 'moe'
+local function cluster(nodes, nic)
+  return moe.cluster.custom { nodes = nodes, devices_per_node = 1, nics_per_node = 1, nic = nic,
+    intra = { bytes_per_s = 1e11, latency_us = 1 },
+    device = { gemm_flops_per_s = 1e13, vector_flops_per_s = 1e12, memory_bytes_per_s = 1e12 } }
+end
 local function plan(pp, micro, schedule, more)
   local t = { model = moe.model.gpt2_moe { vocab = 512, layers = 8, hidden = 64, heads = 4,
       seq = 64, batch_per_device = 2, experts_per_device = 2 },
-    cluster = moe.cluster.custom { nodes = pp, devices_per_node = 1, nics_per_node = 1,
-      intra = { bytes_per_s = 1e11, latency_us = 1 }, nic = { bytes_per_s = 5e9, latency_us = 3 },
-      device = { gemm_flops_per_s = 1e13, vector_flops_per_s = 1e12, memory_bytes_per_s = 1e12 } },
+    cluster = cluster(pp, { bytes_per_s = 5e9, latency_us = 3 }),
     grid = moe.grid { pp = pp, micro_batches = micro },
     system = moe.system 'mix' { moe.pass.serial {}, schedule } }
   for key, value in pairs(more or {}) do t[key] = value end
@@ -39,48 +42,62 @@ assert(p:text { rank = 2 }:find 'b4.ln1' and not p:text { rank = 2 }:find 'b3.ln
 end)
 
 -- The time of each kind of turn of each stage, from a plan's spans of its second micro-batch.
-local TIMES = [[
-local function times_of(p, stages, layers)
-  local ops, t, step = {}, { F = {}, I = {}, W = {} }, 0
-  for s = 1, stages do t.F[s], t.I[s], t.W[s] = 0, 0, 0 end
-  for line in p:text():gmatch '[^\n]+' do
-    local name, phase, rest = line:match '(%S+) (forward) (.*)$'
-    if not name then name, phase, rest = line:match '(%S+) (backward) (.*)$' end
-    if name then
-      ops[name] = { kind = phase == 'forward' and 'F' or (rest .. ' '):find ' dw ' and 'W' or 'I',
-        micro = tonumber(rest:match 'micro=(%d+)' or 0),
-        layer = tonumber(rest:match 'layer=(%d+)' or -1), segment = rest:match '^%S+' }
-    end
-  end
-  for _, span in ipairs(p:spans { all_ranks = true }) do
-    local op = ops[span.op]
-    if op and span.lane:find '^compute' and op.segment ~= 'update' then
-      step = math.max(step, span.end_ms)
-      local s = op.layer >= 0 and math.floor(op.layer * stages / layers) + 1
-        or op.segment == 'embed' and 1 or stages
-      if op.micro == 1 then t[op.kind][s] = t[op.kind][s] + span.end_ms - span.begin_ms end
-    end
-  end
-  return t, step
+test("turns of a simulation begin and end when moe.pipeline_times says", function()
+  expect.plans(HEAD .. [=[
+local NAMES = { '1f1b', 'gpipe', 'interleaved', 'interleaved_torch', 'looped_bfs', 'v_half',
+  'v_min', 'zb_h1', 'zb_h2', 'zb_v' }  -- those without pairs
+local state = 5
+local function draw(from)
+  state = (state * 1103515245 + 12345) % 2 ^ 31
+  return from[math.floor(state / 2 ^ 16) % #from + 1]
 end
-]]
-
-test("a step of turns I and W takes the time that moe.pipeline_times says", function()
-  expect.plans(HEAD .. TIMES .. [=[
-for _, c in ipairs { { 'v_min', 4, 8, 8 }, { 'v_half', 4, 9, 8 }, { 'zb_h2', 4, 11, 4 } } do
-  local p = plan(c[2], c[3], moe.pipeline[c[1]] {})
-  local times, step = times_of(p, c[4], 8)
-  local send = 0
-  for _, span in ipairs(p:spans { all_ranks = true }) do
+local compared = 0
+for _ = 1, 40 do
+  local name, pp, micro = draw(NAMES), draw { 2, 4 }, draw { 4, 5, 8, 9, 12 }
+  local nic = { bytes_per_s = draw { 1e9, 5e9, 1e10 }, latency_us = 3 }
+  local ok, p = pcall(plan, pp, micro, moe.pipeline[name] {}, { cluster = cluster(pp, nic) })
+  assert(ok or tostring(p.message):find 'interleaved', p)  -- not for all micro-batches
+  local times, send = {}, 0
+  for _, rank in ipairs(ok and p.sim.pipeline or {}) do
+    for _, turn in ipairs(rank.turns) do
+      local s, work, m = turn.text:match '^(%d+)(%u)(%d+)$'
+      times[work] = times[work] or {}
+      times[work][s + 1] = times[work][s + 1] or {}
+      times[work][s + 1][m + 1] = turn.end_ms - turn.begin_ms
+    end
+  end
+  for _, span in ipairs(ok and p:spans { all_ranks = true } or {}) do
     if span.kind == 'receive' then send = math.max(send, span.end_ms - span.begin_ms) end
   end
-  local t = moe.pipeline_times { schedule = c[1], ranks = c[2], micro_batches = c[3],
+  local t = ok and moe.pipeline_times { schedule = name, ranks = pp, micro_batches = micro,
     times = times, send = { mode = 'link', f = send, b = send } }
-  -- The first micro-batch's weight gradients add to nothing, so they are a little shorter.
-  assert(step <= t.step * 1.000001 and step > t.step * 0.9985, ('%s: %g, %g'):format(c[1], step,
-    t.step))
+  for r, rank in ipairs(ok and p.sim.pipeline or {}) do
+    for i, turn in ipairs(rank.turns) do
+      local e = t.entries[r][i]
+      assert(e.text == turn.text and math.abs(e.begin - turn.begin_ms) < 1e-12 * t.step
+        and math.abs(e['end'] - turn.end_ms) < 1e-12 * t.step, name .. ' ' .. turn.text)
+      compared = compared + 1
+    end
+  end
 end
+assert(compared > 1000, compared)
 ]=])
+end)
+
+test("any takes the shortest of the schedules that exist and fit", function()
+  expect.plans(HEAD .. [[
+local shortest, best = math.huge, nil
+local list = { moe.pipeline['1f1b'] {}, moe.pipeline.zb_v {},
+  moe.pipeline.interleaved { group = 4 }, moe.pipeline.dualpipe {} }
+for i, label in ipairs { '1f1b', 'zb_v', 'interleaved group=4' } do
+  local ms = plan(4, 4, list[i]).sim.iteration_ms
+  if ms < shortest then shortest, best = ms, label end
+end
+local p = plan(4, 4, moe.pipeline.any { of = list })  -- dualpipe needs 8
+assert(p.sim.iteration_ms == shortest and p.choice == best, p.choice)
+assert(plan(4, 8, moe.pipeline.any {}).choice)
+assert(not plan(1, 2, moe.pipeline.any {}).choice)
+]])
 end)
 
 test("wrong grids and schedules of a plan name the field and the remedy", function()

@@ -34,18 +34,19 @@ local function chunks_of(rank)
   return numbers
 end
 
---- Returns the chart of a run's pipeline ranks: ranks[rank].turns = { { text, begin_ms, end_ms } }.
-function M.chart(name, title, ranks, step_ms)
+--- Returns the chart of a run's pipeline ranks: ranks[rank].turns = { { text, begin_ms, end_ms } };
+--- the axis ends at end_ms.
+function M.chart(name, title, ranks, end_ms)
   local t = { name = name, title = title, width = WIDTH, legend = legend_of(ranks) }
   local out, top = svg.begin(t)
   local wide = WIDTH - LABEL - 8
-  local function x_of(ms) return LABEL + wide * ms / step_ms end
+  local function x_of(ms) return LABEL + wide * ms / end_ms end
   for r, rank in ipairs(ranks) do
     local y, chunks = top + (r - 1) * ROW, chunks_of(rank)
     out[#out + 1] = svg.text(4, y + 14, ("rank %d"):format(r), "tick")
     for _, turn in ipairs(rank.turns) do
       local stage, kind, micro = turn.text:match "^(%d+)(%a)(%d+)$"
-      local x, width = x_of(turn.begin_ms), wide * (turn.end_ms - turn.begin_ms) / step_ms
+      local x, width = x_of(turn.begin_ms), wide * (turn.end_ms - turn.begin_ms) / end_ms
       out[#out + 1] = svg.rect(x, y + 1, width, ROW - 2,
         ("turn t-%s v%d"):format(kind, math.min(chunks[stage], 3)),
         ("%s: %.3f to %.3f ms"):format(turn.text, turn.begin_ms, turn.end_ms))
@@ -55,8 +56,8 @@ function M.chart(name, title, ranks, step_ms)
     end
   end
   local bottom = top + #ranks * ROW
-  local step = axes.tick_step(step_ms, 8)
-  for k = 0, math.floor(step_ms / step) do
+  local step = axes.tick_step(end_ms, 8)
+  for k = 0, math.floor(end_ms / step) do
     local x, label = x_of(k * step), axes.tick_text(k * step)
     out[#out + 1] = svg.line(x, bottom, x, bottom + 4, "rule")
     out[#out + 1] = svg.text(x, bottom + 16, label, "tick", "middle")

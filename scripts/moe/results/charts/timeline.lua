@@ -137,15 +137,40 @@ local function draw_flows(out, flows, top_of, total)
   end
 end
 
+-- Returns the rows with spans or memory. Of the ranks of a kind, those with a lane that no rank
+-- before has come first: the first of each pipeline rank.
+local function rows_of(trace)
+  local kinds, seen, place, out = {}, {}, {}, {}
+  for i, row in ipairs(trace.rows) do
+    local kind = row.process:gsub("%d+$", "")
+    kinds[kind] = kinds[kind] or 2 * i * #trace.rows
+    place[row.process] = place[row.process] or kinds[kind] + #trace.rows + i
+    if row.spans and #row.spans > 0 and not seen[kind .. row.lane] then
+      seen[kind .. row.lane] = true
+      place[row.process] = math.min(place[row.process], kinds[kind] + i)
+    end
+    if row.memory or #row.spans > 0 then out[#out + 1] = row end
+  end
+  local order = {}
+  for i, row in ipairs(out) do order[row] = i end
+  table.sort(out, function(a, b)
+    local first, second = place[a.process], place[b.process]
+    if first ~= second then return first < second end
+    return order[a] < order[b]
+  end)
+  return out
+end
+
 --- Returns a trace as { kind = "timeline", title =, labels = a list of { lane, process }, height =,
 --- body = elements, note = what is not shown or "" }. Its axis ends at end_us, so that pictures can
 --- share an axis.
 function M.draw(title, trace, end_us)
   local total, labels, out, top_of = math.max(end_us, 1), {}, {}, {}
-  local shown = math.min(#trace.rows, M.MAX_ROWS)
+  local rows = rows_of(trace)
+  local shown = math.min(#rows, M.MAX_ROWS)
   draw_axis(out, shown * ROW, total)
   for i = 1, shown do
-    local row, y = trace.rows[i], (i - 1) * ROW
+    local row, y = rows[i], (i - 1) * ROW
     top_of[row] = y
     labels[i] = { row.lane, row.process }
     if row.memory then
@@ -157,8 +182,8 @@ function M.draw(title, trace, end_us)
   end
   draw_flows(out, first_flows(trace.flows), top_of, total)
   local notes = {}
-  if #trace.rows > shown then
-    notes[1] = ("%d more lanes are in the trace"):format(#trace.rows - shown)
+  if #rows > shown then
+    notes[1] = ("%d more lanes are in the trace"):format(#rows - shown)
   end
   notes[#notes + 1] = trace.left_out and "not in the trace: " .. trace.left_out
   return { kind = "timeline", title = title, labels = labels, height = shown * ROW + AXIS,

@@ -22,9 +22,11 @@ end
 function M.blocks(R)
   local out, rows = {}, { { "run", "rank", "peak GiB" } }
   for _, cause in ipairs(CAUSES) do table.insert(rows[1], cause[2] .. " %") end
-  for run in R:where { pipeline = function(p) return p ~= nil end }:each() do
+  local runs, longest = R:where { pipeline = function(p) return p ~= nil end }, 0
+  for run in runs:each() do longest = math.max(longest, run.iteration_ms) end
+  for run in runs:each() do
     if #out < MOST and run.pipeline[1].turns then
-      out[#out + 1] = pipeline.chart("pipeline", title_of(run), run.pipeline, run.iteration_ms)
+      out[#out + 1] = pipeline.chart("pipeline", title_of(run), run.pipeline, longest)
     end
     for r, rank in ipairs(run.pipeline) do
       local row, sum = { r == 1 and title_of(run) or "", r,
