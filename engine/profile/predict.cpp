@@ -115,7 +115,7 @@ RankGates gates_of(const PlanSpec& spec, const PredictOptions& options) {
 Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options) {
   ProfileOptions profile;
   const int64_t all = spec.num_ranks * spec.pipeline_ranks();
-  profile.ranks_beside = options.pace > 0 ? std::min(all, num_cores()) : spec.num_ranks;
+  profile.ranks_beside = options.pace > 0 ? std::min(all, num_cores()) : all;
   profile.checked = options.check_finite;
   profile.paced = options.pace > 0;
   // Only with a rehearsal, which says how fast the machine is. Without, two processes that find the

@@ -37,7 +37,7 @@ constexpr const char* kCoreLate = "core late";
 /// Whether comm lanes take time from the cores of compute lanes: they wake, copy and spin while
 /// compute runs. With a pace they do not: an op's time follows from its own thread's CPU time.
 bool shares_cores(const Plan& plan, const RehearsalOptions& options) {
-  return options.emulated && plan.graph.num_ranks > 1 && options.pace == 0;
+  return options.emulated && plan.num_ranks() > 1 && options.pace == 0;
 }
 
 /// Returns the step groups (step_group()) of the collectives, or of the other ops.
@@ -60,11 +60,20 @@ Plan standing_still(const Plan& plan) {
     Attrs& attrs = still.graph.op(OpId(static_cast<int64_t>(i))).attrs;
     if (attrs.contains("lr")) attrs["lr"] = 0.0;
   }
+  for (auto& program : still.programs) {
+    program = std::make_shared<const Plan>(standing_still(*program));
+  }
   return still;
 }
 
-/// Returns, for each step group, the sum of its ops' durations in one step, averaged over ranks;
-/// the duration of a collective is counted from the post of its last member.
+bool is_handoff(const Graph& graph, OpId op) {
+  return graph.def(op).collective == Collective::kHandoff;
+}
+
+/// Returns, for each step group, the sum of its ops' durations in one step, averaged over the ranks
+/// of an op; the duration of a collective is counted from the post of its last member. In a group
+/// "peers": the waits of comm lanes for members of collectives, so averaged. Waits for another
+/// pipeline rank, most of which follow from the order of turns, are not in it.
 std::map<std::string, Nanoseconds> sums_of(const Graph& graph, const Timeline& timeline) {
   std::vector<Nanoseconds> posted(graph.num_ops());
   for (const Span& span : timeline.spans) {
@@ -75,9 +84,12 @@ std::map<std::string, Nanoseconds> sums_of(const Graph& graph, const Timeline& t
   for (const Span& span : timeline.spans) {
     const bool collective = graph.def(span.op).collective != Collective::kNone;
     const Nanoseconds begin = collective ? posted[span.op.index()] : span.begin;
-    sums[step_group(graph, span.op)] += span.end - begin;
+    // Both ends of a transfer between pipeline ranks have spans.
+    sums[step_group(graph, span.op)] += (span.end - begin) / (is_handoff(graph, span.op) ? 2 : 1);
+    if (graph.def(span.op).lane != LaneKind::kComm || is_handoff(graph, span.op)) continue;
+    sums[kPeers] += span.begin - span.post;
   }
-  for (auto& [group, ns] : sums) ns /= timeline.num_ranks;
+  for (auto& [group, ns] : sums) ns /= graph.num_ranks;
   return sums;
 }
 
@@ -246,10 +258,9 @@ RunResult executed(const Plan& plan, const RehearsalOptions& options) {
 StepSamples step_samples(const Graph& graph, const RunResult& result) {
   StepSamples samples;
   for (size_t step = 1; step < result.timelines.size(); ++step) {
-    for (const auto& [group, ns] : sums_of(graph, result.timelines[step])) {
-      samples[group].push_back(ns);
-    }
-    samples[kPeers].push_back(result.metrics[step].wait_ns);
+    auto sums = sums_of(graph, result.timelines[step]);
+    sums.try_emplace(kPeers, 0);
+    for (const auto& [group, ns] : sums) samples[group].push_back(ns);
     samples[kStep].push_back(result.metrics[step].makespan_ns);
   }
   return samples;
@@ -257,7 +268,7 @@ StepSamples step_samples(const Graph& graph, const RunResult& result) {
 
 StepSamples rehearse(const Plan& plan, const RehearsalOptions& options) {
   StepSamples samples = step_samples(plan.graph, executed(plan, options));
-  if (shares_cores(plan, options)) probe_core(plan.graph.num_ranks, samples);
+  if (shares_cores(plan, options)) probe_core(plan.num_ranks(), samples);
   return samples;
 }
 

@@ -42,11 +42,11 @@ struct RehearsalOptions {
 constexpr double kLeastFactor = 0.95;
 
 /// Samples in ns. For the name of a step_group() (cost/in_step.h), one sample per step: the sum of
-/// its ops' durations, averaged over ranks; a collective counts from the post of its last member.
-/// For "peers" and "step", one sample of Metrics::wait_ns and of makespan_ns per step. With an
-/// emulated link and several ranks, but without a pace, also for "core": samples of
-/// InStep::core_ns, taken with very small transfers; and for "core late": how much later than by
-/// the link model each of these transfers ended.
+/// its ops' durations, averaged over the ranks of an op; a collective counts from the post of its
+/// last member. For "peers" one sample per step of the waits for members of collectives, so
+/// averaged, and for "step" of Metrics::makespan_ns. With an emulated link and several ranks, but
+/// without a pace, also for "core": samples of InStep::core_ns, taken with very small transfers;
+/// and for "core late": how much later than by the link model each of these transfers ended.
 using StepSamples = std::map<std::string, std::vector<Nanoseconds>>;
 
 /// The rehearsal of a plain program, ready to run: options.steps steps after a first one, with a
