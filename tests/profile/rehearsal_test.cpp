@@ -83,6 +83,44 @@ TEST_CASE("over an emulated link a collective is never over before the link mode
   }
 }
 
+TEST_CASE("on pipeline ranks the time of an op is averaged over its own ranks") {
+  constexpr int64_t kStages = 2, kMicro = 3, kData = 2;
+  PlanSpec spec = tiny_target(true, kData);
+  test::change_model(spec, [](test::Gpt2& m) { m.micro_batches = kMicro; });
+  spec.cluster.nodes *= kStages;
+  pipeline::Turns turns;
+  for (const pipeline::Work work : {pipeline::Work::kF, pipeline::Work::kB}) {
+    for (int32_t micro = 0; micro < kMicro; ++micro) turns.push_back({work, micro});
+  }
+  spec.pipeline = {{kStages, kStages, kMicro}, {turns, turns}, {1, 1}};
+  const auto plan = make_plan(spec);
+  Timeline step;
+  step.num_ranks = kStages * kData;
+  for (size_t i = 0; i < plan->graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    std::vector<int64_t> on = {plan->graph.op(op).pipeline_rank};
+    if (plan->graph.def(op).collective == Collective::kHandoff) {
+      on.push_back(attr_int(plan->graph.op(op), "peer"));
+    }
+    if (is_view(plan->graph, plan->graph.op(op))) continue;
+    for (const int64_t p : on) {
+      for (int64_t r = 0; r < kData; ++r) {
+        step.spans.push_back(
+            {.op = op, .rank = static_cast<int32_t>(p * kData + r), .end = kAlone});
+      }
+    }
+  }
+  RunResult result;
+  result.timelines = {step, step};
+  result.metrics = {{}, {}};
+  const InStep seen = in_step(*plan, step_samples(plan->graph, result));
+  CHECK(seen.late.count("receive") == 1);
+  for (const auto& [group, factor] : seen.factors) CHECK(factor == 1);
+  for (const auto& [group, late] : seen.late) CHECK(late == 0);
+  CHECK(seen.overall == 1);
+  CHECK(seen.peers == 1);
+}
+
 TEST_CASE("factors are middles of the steps over the time alone, lateness a collective's share") {
   const auto plan = make_plan(tiny_target(false));
   std::map<std::string, int64_t> ops;
