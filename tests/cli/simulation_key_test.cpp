@@ -72,5 +72,32 @@ TEST_CASE("a value that a policy reaches is in the key of its simulations, or th
   }
 }
 
+TEST_CASE("the turns of a recipe's pipeline schedule are in the key of its simulations") {
+  const std::string recipe = R"(local moe = require "moe"
+local mine = moe.policy.pipeline { name = "mine", doc = "some forwards, then each backward",
+  turns = function(p)
+    for m = 1, AHEAD do p:forward(m) end
+    for m = 1, 4 do
+      p:backward(m)
+      if m + AHEAD <= 4 then p:forward(m + AHEAD) end
+    end
+  end }
+return moe.experiment { name = "e", cluster = moe.cluster.p4de { nodes = 2 },
+  systems = { moe.system "raf_irregular" { mine {} } },
+  grid = moe.grid { pp = 2, micro_batches = 4 },
+  model = moe.model.gpt2_moe { vocab = 256, layers = 4, hidden = 64, heads = 2, seq = 64,
+    batch_per_device = 4, experts_per_device = 1 } }
+)";
+  const Folder folder;
+  std::vector<std::string> lines;
+  for (const char* ahead : {"1", "4"}) {
+    std::string text = recipe;
+    for (size_t at; (at = text.find("AHEAD")) != std::string::npos;) text.replace(at, 5, ahead);
+    folder.write("r.lua", text);
+    lines.push_back(line_of(folder.path(), "c.sqlite", "o"));
+  }
+  CHECK(lines[0] != lines[1]);
+}
+
 }  // namespace
 }  // namespace moe::test

@@ -9,6 +9,7 @@
 -- (moe.run.reached).
 local core = require "moe.core"
 local errors = require "moe.base.errors"
+local pipeline = require "moe.spec.pipeline"
 local policy = require "moe.spec.policy"
 local reached = require "moe.run.reached"
 local record = require "moe.run.record"
@@ -42,12 +43,13 @@ local function has_function(value, seen)
   return has_function(debug.getmetatable(value), seen)
 end
 
--- Returns the definitions of the recipe's placements in a list of alternatives. They are evaluated
--- apart, in states of the ranks, so that the alternatives have only their names.
-local function placements_of(alternatives)
+-- Returns the definitions of the placements and pipeline schedules in a list of alternatives, which
+-- have only their names.
+local function definitions_of(alternatives)
   local list = {}
   for _, candidates in ipairs(alternatives) do
     for _, candidate in ipairs(candidates) do
+      list[#list + 1] = candidate.pipeline and pipeline.known[candidate.pipeline.name]
       for _, stage in ipairs(candidate.stages) do
         local own = stage.placement and not stage.placement.library
         if own then list[#list + 1] = policy.registry.placement[stage.name] end
@@ -59,7 +61,7 @@ end
 
 -- Returns the functions of the recipe in a specification and in the alternatives of a system.
 local function functions_of(spec, alternatives)
-  local list, seen, all = {}, {}, { spec, alternatives, placements_of(alternatives) }
+  local list, seen, all = {}, {}, { spec, alternatives, definitions_of(alternatives) }
   if not has_function(all, {}) then return list end
   local function find(value)
     if reached.is_own(value) then list[#list + 1] = value end
