@@ -30,9 +30,7 @@ class Explainer {
     json exposures = json::array();
     for (const Exposure& e : explanation_.exposures) exposures.push_back(exposure(e));
     json idle = json::array();
-    const std::vector<IdleStage> stages =
-        idle_stages(plan_.graph, plan_.schedule,
-                    plan_.spec.routing ? nullptr : plan_.spec.cost.get(), plan_.stages);
+    const std::vector<IdleStage> stages = idle_stages(plan_);
     for (const IdleStage& s : stages) idle.push_back({{"stage", s.name}, {"why", s.why}});
     return {{"iteration_ms", to_ms(explanation_.makespan_ns)},
             {"exposed_ms", mean(exposed)},

@@ -239,8 +239,7 @@ json stages_json(const Plan& plan) {
 
 json without_effect_json(const Plan& plan) {
   json all = json::array();
-  const CostModel* cost = plan.spec.routing ? nullptr : plan.spec.cost.get();
-  for (const IdleStage& s : idle_stages(plan.graph, plan.schedule, cost, plan.stages)) {
+  for (const IdleStage& s : idle_stages(plan)) {
     if (!s.by_option) all.push_back({{"stage", s.name}, {"reason", s.why}});
   }
   return all;

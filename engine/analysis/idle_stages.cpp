@@ -133,4 +133,10 @@ std::vector<IdleStage> idle_stages(const Graph& graph, const Schedule& schedule,
   return idle;
 }
 
+std::vector<IdleStage> idle_stages(const Plan& plan) {
+  const bool one_step = plan.spec.routing == nullptr && plan.programs.empty();
+  return idle_stages(plan.graph, plan.schedule, one_step ? plan.spec.cost.get() : nullptr,
+                     plan.stages);
+}
+
 }  // namespace moe

@@ -6,6 +6,7 @@
 
 #include "engine/analysis/findings.h"
 #include "engine/passes/pass.h"
+#include "engine/plan.h"
 
 namespace moe {
 
@@ -17,5 +18,9 @@ namespace moe {
 ///   (Pick::kPolicy) and no op places experts; otherwise steps differ from the simulated one.
 std::vector<IdleStage> idle_stages(const Graph& graph, const Schedule& schedule,
                                    const CostModel* cost, const std::vector<StageReport>& reports);
+
+/// The same of a plan. Without the last kind of entry where its steps have a routing, and on
+/// several pipeline ranks, whose programs have the order that the passes gave them.
+std::vector<IdleStage> idle_stages(const Plan& plan);
 
 }  // namespace moe

@@ -14,7 +14,7 @@ end
 local function routed(micro)
   return { model = moe.model.gpt2_moe { layers = 24, hidden = 1024, heads = 16, seq = 512,
       batch_per_device = 4, experts = 64, gate = "top_k", k = 2, capacity_factor = 1.25,
-      routing = moe.workload.zipf { s = 1, drift = 0.02 } },
+      routing = moe.workload "zipf" { s = 1, drift = 0.02 } },
     cluster = moe.cluster.a100 { nodes = 32 }, system = moe.system "deepspeed" {},
     grid = moe.grid { pp = 4, micro_batches = micro } }
 end

@@ -84,6 +84,18 @@ assert(compared > 1000, compared)
 ]=])
 end)
 
+test("no pass is said to be without effect because its order is that of the programs", function()
+  expect.plans(HEAD .. [[
+local function of(pass)
+  return plan(2, 2, nil, { cluster = cluster(4, { bytes_per_s = 1e9, latency_us = 3 }),
+    system = moe.system 'mix' { pass, moe.pipeline['1f1b'] {} } })
+end
+local serial, dw = of(moe.pass.serial {}), of(moe.pass.dw_schedule {})
+assert(dw.sim.iteration_ms < serial.sim.iteration_ms)
+for _, idle in ipairs(dw:explain().idle) do assert(not idle.why:find 'the same', idle.why) end
+]])
+end)
+
 test("any takes the shortest of the schedules that exist and fit", function()
   expect.plans(HEAD .. [[
 local shortest, best = math.huge, nil
