@@ -50,11 +50,7 @@ class BubbleFinder {
       }
     }
     for (Bubbles& mine : all) {
-      for (Nanoseconds* const ns :
-           {&mine.busy_ns, &mine.fill_ns, &mine.drain_ns, &mine.stages_ns, &mine.wire_ns,
-            &mine.exchange_ns, &mine.members_ns, &mine.host_ns}) {
-        *ns /= each_;
-      }
+      for_each_field(mine, [&](const auto&, const auto&, Nanoseconds& ns) { ns /= each_; });
     }
     return all;
   }

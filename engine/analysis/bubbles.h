@@ -23,10 +23,6 @@ struct Bubbles {
   Nanoseconds exchange_ns = 0;
   Nanoseconds members_ns = 0;
   Nanoseconds host_ns = 0;
-  /// All but busy_ns.
-  Nanoseconds bubble_ns() const {
-    return fill_ns + drain_ns + stages_ns + wire_ns + exchange_ns + members_ns + host_ns;
-  }
 };
 constexpr auto fields_of(const Bubbles*) {
   return field_table<Bubbles>(

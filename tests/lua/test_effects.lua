@@ -112,7 +112,7 @@ test("keys for what is not built say so, and a short name is not guessed", funct
     return ('local moe = require "moe"\nmoe.model.gpt2_moe { vocab = 256, %s = 2 }'):format(key)
   end
   for key, says in pairs { tp = "tensor parallelism is not implemented",
-    pp = "pipeline parallelism (stages of layers on different devices) is not implemented",
+    pp = "blocks are spread over pipeline ranks by `grid = moe.grid { pp = N }`",
     cp = "context parallelism is not implemented", dp = "the batch is spread over all ranks",
     micro_batch = "gradients are added up over the micro-batches of `grid = moe.grid {",
     zero_stage = "optimizer states are sharded by `zero = 1` of moe.system" } do

@@ -208,9 +208,6 @@ local NOT_BUILT = {}
 for feature, keys in pairs {
   ["tensor parallelism"] = { "tp", "tp_size", "tensor_parallel", "tensor_parallel_size",
     "tensor_model_parallel_size", "etp", "expert_tensor_parallel_size" },
-  ["pipeline parallelism (stages of layers on different devices)"] = { "pp", "pp_size", "vpp",
-    "pipeline", "pipeline_parallel", "pipeline_parallel_size",
-    "pipeline_model_parallel_size" },
   ["context parallelism"] = { "cp", "cp_size", "context_parallel", "context_parallel_size" },
   ["sequence parallelism"] = { "sp", "sequence_parallel", "ulysses" },
   ["sharding of parameters (ZeRO stage 3)"] = { "fsdp" },
@@ -230,6 +227,12 @@ for _, key in ipairs { "dp", "dp_size", "data_parallel", "data_parallel_size" } 
   NOT_BUILT[key] = "the batch is spread over all ranks, `dp` of moe.grid, and each group of `ep` "
     .. "ranks (a field of the model or the grid) holds every expert once"
 end
+for _, key in ipairs { "pp", "pp_size", "pipeline", "pipeline_parallel", "pipeline_parallel_size",
+  "pipeline_model_parallel_size" } do
+  NOT_BUILT[key] = "blocks are spread over pipeline ranks by `grid = moe.grid { pp = N }`"
+end
+NOT_BUILT.vpp = "a pipeline rank has several stages by a schedule in moe.system, such as "
+  .. "`moe.pipeline.interleaved { chunks = 2 }`"
 for _, key in ipairs { "gradient_accumulation", "gradient_accumulation_steps", "micro_batch",
   "micro_batches", "micro_batch_size", "num_microbatches", "microbatches" } do
   NOT_BUILT[key] = "gradients are added up over the micro-batches of `grid = moe.grid { "

@@ -37,8 +37,9 @@ M.SIMULATED = {
   { "liveness_bytes", "integer", "bytes of a device that are in use at the peak" },
   { "peak_bytes_by_rank", "integer[]?", "planned peak memory of a device of each pipeline rank, if "
     .. "there are several" },
-  { "pipeline", "moe.PipelineRank[]?", "what each pipeline rank does in a step, if there are "
-    .. "several: its compute, and its idle time by cause; the sum is the step" },
+  { "pipeline", "moe.PipelineRank[]?", "what each pipeline rank does in the first simulated or "
+    .. "last executed step, if there are several: its compute, and its idle time by cause; the sum "
+    .. "is that step" },
 }
 schema.record("turn time", "turn", "a turn of a pipeline rank", {
   { "text", "string", "stage, kind and micro-batch, from 0, such as 2F5" },

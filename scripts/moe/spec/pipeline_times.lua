@@ -350,10 +350,7 @@ function M.turns(c)
   c.keep_w, c.pair, c.send = 1, { rule = "sum" }, { mode = "async", f = 0, b = 0, links = {} }
   set_rows(c, c.at)
   set_costs(c)
-  local layers
-  if c.layout then
-    layers = layers_of(c)
-  end
+  local layers = c.layout and layers_of(c) or nil
   local checked = core.pipeline_times(c)
   if checked.errors then
     local lines = {}

@@ -137,27 +137,27 @@ local function draw_flows(out, flows, top_of, total)
   end
 end
 
+local function kind_of(row) return (row.process:gsub("%d+$", "")) end  -- "simulated rank "
+
 -- Returns the rows with spans or memory. Of the ranks of a kind, those with a lane that no rank
 -- before has come first: the first of each pipeline rank.
 local function rows_of(trace)
-  local kinds, seen, place, out = {}, {}, {}, {}
-  for i, row in ipairs(trace.rows) do
-    local kind = row.process:gsub("%d+$", "")
-    kinds[kind] = kinds[kind] or 2 * i * #trace.rows
-    place[row.process] = place[row.process] or kinds[kind] + #trace.rows + i
-    if row.spans and #row.spans > 0 and not seen[kind .. row.lane] then
-      seen[kind .. row.lane] = true
-      place[row.process] = math.min(place[row.process], kinds[kind] + i)
+  local kinds, seen, first, out = {}, {}, {}, {}
+  for _, row in ipairs(trace.rows) do
+    local kind = kind_of(row)
+    if not seen[kind] then kinds[#kinds + 1], seen[kind] = kind, {} end
+    if row.spans and #row.spans > 0 and not seen[kind][row.lane] then
+      seen[kind][row.lane], first[row.process] = true, true
     end
-    if row.memory or #row.spans > 0 then out[#out + 1] = row end
   end
-  local order = {}
-  for i, row in ipairs(out) do order[row] = i end
-  table.sort(out, function(a, b)
-    local first, second = place[a.process], place[b.process]
-    if first ~= second then return first < second end
-    return order[a] < order[b]
-  end)
+  for _, kind in ipairs(kinds) do
+    for _, wanted in ipairs { true, false } do
+      for _, row in ipairs(trace.rows) do
+        if kind_of(row) == kind and (first[row.process] or false) == wanted
+          and (row.memory or #row.spans > 0) then out[#out + 1] = row end
+      end
+    end
+  end
   return out
 end
 

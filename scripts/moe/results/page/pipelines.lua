@@ -18,22 +18,28 @@ local function title_of(run)
     run.provenance)
 end
 
+-- Returns the length in ms of the step that `pipeline` of a run describes.
+local function step_of(rank)
+  local sum = 0
+  for _, cause in ipairs(CAUSES) do sum = sum + rank[cause[1]] end
+  return sum
+end
+
 --- Returns the blocks of the runs R.
 function M.blocks(R)
   local out, rows = {}, { { "run", "rank", "peak GiB" } }
   for _, cause in ipairs(CAUSES) do table.insert(rows[1], cause[2] .. " %") end
   local runs, longest = R:where { pipeline = function(p) return p ~= nil end }, 0
-  for run in runs:each() do longest = math.max(longest, run.iteration_ms) end
+  for run in runs:each() do longest = math.max(longest, step_of(run.pipeline[1])) end
   for run in runs:each() do
     if #out < MOST and run.pipeline[1].turns then
       out[#out + 1] = pipeline.chart("pipeline", title_of(run), run.pipeline, longest)
     end
     for r, rank in ipairs(run.pipeline) do
-      local row, sum = { r == 1 and title_of(run) or "", r,
-        run.peak_bytes_by_rank and ("%.3g"):format(run.peak_bytes_by_rank[r] / 2 ^ 30) or "-" }, 0
-      for _, cause in ipairs(CAUSES) do sum = sum + rank[cause[1]] end
+      local row = { r == 1 and title_of(run) or "", r,
+        run.peak_bytes_by_rank and ("%.3g"):format(run.peak_bytes_by_rank[r] / 2 ^ 30) or "-" }
       for _, cause in ipairs(CAUSES) do
-        row[#row + 1] = ("%.1f"):format(100 * rank[cause[1]] / sum)
+        row[#row + 1] = ("%.1f"):format(100 * rank[cause[1]] / step_of(rank))
       end
       rows[#rows + 1] = row
     end
@@ -41,7 +47,8 @@ function M.blocks(R)
   if #rows == 1 then return {} end
   table.insert(out, 1, blocks.html { html.h3 { "Pipeline ranks" } })
   out[#out + 1] = blocks.table("pipeline-ranks",
-    "What each pipeline rank does, in percent of a step; idle time by what it waits for", rows)
+    "What each pipeline rank does, mean over its devices, in percent of a step (simulated: the "
+      .. "first, executed: the last); idle time by what it waits for", rows)
   return out
 end
 
