@@ -86,7 +86,7 @@ Stage stage_of(lua_State* L, int index, const Fields& stage, const StageContext&
   const auto options = std::make_shared<const Reference>(L);
   result.needs = facts_of(stage, "needs");
   result.gives = facts_of(stage, "gives");
-  if (result.kind == StageKind::kSchedule) {
+  if (schedules(result.kind)) {
     result.schedule = schedule_policy(L, apply, options, picks->view, picks);
   } else {
     result.transform = pass_policy(L, apply, options, picks->view);
@@ -477,7 +477,7 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
       program ? model_of_program(model, *program)
               : build_model(L, index, fields.at("model").value(), model, spec.gate, spec.num_ranks);
   spec.model = built;
-  if (pipeline_ranks > 1) spec.pipeline = pipeline_of(fields.at("pipeline"), *built);
+  if (fields.has("pipeline")) spec.pipeline = pipeline_of(fields.at("pipeline"), *built);
   sample_gate(Host::of(L), fields, routing, spec, handle);
   if (!fields.at("model").has("rows_bound") && fields.at("cost").text("kind") == "roofline") {
     built->rows_bound = rows_bound_of(Host::of(L), fields, spec, handle);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <map>
 
 #include "engine/base/errors.h"
@@ -260,21 +261,27 @@ std::vector<ScheduledGraph> programs_of(const PlanSpec& spec, std::vector<StageR
   std::vector<ScheduledGraph> programs;
   for (int64_t rank = 0; rank < shape.ranks; ++rank) {
     std::vector<ScheduledGraph> own;
+    std::deque<Model> models;
+    std::deque<Pipeline> pipelines;  // of the chunks
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      Model model = stages[static_cast<size_t>(shape.stage_of(rank, chunk))];
+      Model& model = models.emplace_back(stages[static_cast<size_t>(shape.stage_of(rank, chunk))]);
       model.shared = shared.of(model, rank);
       const Neighbours neighbours(spec, rank, chunk);
-      Pipeline pipeline(model, part, *spec.cost, step, spec.system.stages);
+      Pipeline& pipeline =
+          pipelines.emplace_back(model, part, *spec.cost, step, spec.system.stages);
       Graph graph = pipeline.transform(model.forward);
       set_peers(graph, neighbours);
       Schedule schedule = first_schedule(graph, spec.system.sync.lane);
       add_handoff_lanes(graph, schedule, rank);
       schedule.log = pipeline.log();
       schedule = pipeline.schedule(graph, std::move(schedule));
-      add_reports(reports, pipeline.reports());
       own.push_back({std::move(graph), std::move(schedule)});
     }
-    programs.push_back(unroll(own, spec.pipeline.turns[static_cast<size_t>(rank)]));
+    UnrolledStep all = unroll(own, spec.pipeline.turns[static_cast<size_t>(rank)]);
+    Schedule& schedule = all.program.schedule;
+    schedule = pipelines.back().schedule_step(all.program.graph, std::move(schedule), all.turns);
+    for (const Pipeline& pipeline : pipelines) add_reports(reports, pipeline.reports());
+    programs.push_back(std::move(all.program));
   }
   return programs;
 }
@@ -397,13 +404,18 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
   Schedule schedule = first_schedule(graph, spec.system.sync.lane);
   schedule.log = pipeline.log();
   schedule = pipeline.schedule(graph, std::move(schedule));
-  std::vector<StageReport> reports = pipeline.reports();
+  StepTurns turns;
   if (spec.model->micro_batches > 1) {
     const ScheduledGraph one{std::move(graph), std::move(schedule)};
-    ScheduledGraph all = unroll({&one, 1}, turns_in_order(spec.model->micro_batches));
-    graph = std::move(all.graph);
-    schedule = std::move(all.schedule);
+    UnrolledStep all =
+        unroll({&one, 1}, spec.pipeline.turns.empty() ? turns_in_order(spec.model->micro_batches)
+                                                      : spec.pipeline.turns[0]);
+    graph = std::move(all.program.graph);
+    schedule = std::move(all.program.schedule);
+    turns = std::move(all.turns);
   }
+  schedule = pipeline.schedule_step(graph, std::move(schedule), turns);
+  std::vector<StageReport> reports = pipeline.reports();
   Plan plan{.spec = std::move(spec),
             .graph = std::move(graph),
             .schedule = std::move(schedule),

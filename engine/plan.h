@@ -40,7 +40,7 @@ struct PlanSpec {
   OptimizerSpec optimizer;
   Cluster cluster;        // the simulated cluster, or the link and node of a CPU target
   int64_t num_ranks = 1;  // of each pipeline rank
-  PipelineSpec pipeline;  // without turns: one pipeline rank
+  PipelineSpec pipeline;  // without turns: one pipeline rank that runs F0, B0, F1, B1, ...
   SystemSpec system;
   WorkContext work;
   std::shared_ptr<const CostModel> cost;

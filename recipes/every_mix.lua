@@ -2,10 +2,14 @@
 -- schedule of weight gradients, discipline and two-step exchange, on two nodes of A100, skewed
 -- routing, no capacity. Prints how many are planned and the reasons for which others are refused.
 -- Each list of passes is planned again in ORDERS random orders, which must give the same plan.
+-- With --set draws=300 so many of them, drawn at random, are planned on pipeline ranks instead, and
+-- --set executed=60 trains so many of these in float64 and compares them with the plain program on
+-- one pipeline rank.
 local moe = require "moe"
 local pass = moe.pass
 
 local ORDERS = 10
+local set = moe.options { draws = 0, executed = 0, seed = 1 }
 local NONE = {}
 local axes = {
   { "rows", { { "padded", NONE }, { "irregular_a2a", { pass.irregular_a2a {} } },
@@ -28,9 +32,12 @@ local axes = {
 }
 
 local cluster = moe.cluster.p4de { nodes = 2 }
-local model = moe.model.gpt2_moe { vocab = 256, layers = 4, hidden = 256, heads = 4, seq = 256,
-  batch_per_device = 4, experts_per_device = 1, gate = "switch", capacity = "none",
-  routing = moe.workload "zipf" { s = 1.2 } }
+local function model_of(layers)
+  return moe.model.gpt2_moe { vocab = 256, layers = layers, hidden = 256, heads = 4, seq = 256,
+    batch_per_device = 4, experts_per_device = 1, gate = "switch", capacity = "none",
+    routing = moe.workload "zipf" { s = 1.2 } }
+end
+local model, mesh_model = model_of(4), model_of(8)
 
 local function system(name, passes)
   local t = { all_reduce = { lane = "comm_reduce", place = "ready", bucket_bytes = 2 ^ 20 } }
@@ -42,7 +49,7 @@ local function plan(name, passes)
 end
 --- A number from 1 to n: the next of a fixed sequence (Lehmer's generator with the factor of Park
 --- and Miller, 1988), since recipes have no math.random.
-local seed = 1
+local seed = set.seed
 local function pick(n)
   seed = seed * 16807 % 2147483647
   return seed % n + 1
@@ -69,41 +76,101 @@ local function reason(text)
   return "ops wait for each other by the order of " .. table.concat(names, " and ")
 end
 
-local planned, refused, reasons, orders = 0, 0, {}, 0
-local function try(names, passes)
-  local name = table.concat(names, "+")
-  local ok, result = plan(name, passes)
-  if not ok then
-    refused = refused + 1
-    local why = reason(result)
-    reasons[why] = reasons[why] or { n = 0, first = name }
-    reasons[why].n = reasons[why].n + 1
-    return
-  end
-  planned = planned + 1
-  for _ = 1, ORDERS do
-    local good, again = plan(name, shuffled(passes))
-    if not good or again:info().hash ~= result:info().hash then
-      orders = orders + 1
-      print("other order: " .. name .. ": " .. tostring(good and "another hash" or again))
-    end
-  end
-end
-
-local function each(i, names, passes)
-  if i > #axes then return try(names, passes) end
+local planned, refused, reasons = 0, 0, {}
+local function each(i, names, passes, call)
+  if i > #axes then return call(names, passes) end
   for _, choice in ipairs(axes[i][2]) do
     local named, more = { unpack(names) }, { unpack(passes) }
     named[i] = choice[1]
     for _, s in ipairs(choice[2]) do more[#more + 1] = s end
-    each(i + 1, named, more)
+    each(i + 1, named, more, call)
   end
 end
-each(1, {}, {})
 
-print(("%d of %d combinations planned, %d refused"):format(planned, planned + refused, refused))
-local rows = {}
-for why, r in pairs(reasons) do rows[#rows + 1] = { r.n, why, r.first } end
-table.sort(rows, function(a, b) return a[1] > b[1] or (a[1] == b[1] and a[2] < b[2]) end)
-for _, r in ipairs(rows) do print(("%6d  %s\n        first: %s"):format(r[1], r[2], r[3])) end
-print(("%d orders gave another plan"):format(orders))
+local function refuse(name, message)
+  local why = reason(message)
+  reasons[why] = reasons[why] or { n = 0, first = name }
+  reasons[why].n, refused = reasons[why].n + 1, refused + 1
+end
+local function print_reasons()
+  local rows = {}
+  for why, r in pairs(reasons) do rows[#rows + 1] = { r.n, why, r.first } end
+  table.sort(rows, function(a, b) return a[1] > b[1] or (a[1] == b[1] and a[2] < b[2]) end)
+  for _, r in ipairs(rows) do print(("%6d  %s\n        first: %s"):format(r[1], r[2], r[3])) end
+end
+
+local function plan_all()
+  local orders = 0
+  each(1, {}, {}, function(names, passes)
+    local name = table.concat(names, "+")
+    local ok, result = plan(name, passes)
+    if not ok then return refuse(name, result) end
+    planned = planned + 1
+    for _ = 1, ORDERS do
+      local good, again = plan(name, shuffled(passes))
+      if not good or again:info().hash ~= result:info().hash then
+        orders = orders + 1
+        print("other order: " .. name .. ": " .. tostring(good and "another hash" or again))
+      end
+    end
+  end)
+  print(("%d of %d combinations planned, %d refused"):format(planned, planned + refused, refused))
+  print_reasons()
+  print(("%d orders gave another plan"):format(orders))
+end
+
+local SCHEDULES = { moe.pipeline["1f1b"] {}, moe.pipeline.interleaved {}, moe.pipeline.zb_h1 {},
+  moe.pipeline.dualpipev {} }
+
+local function train(passes, pp, micro_batches)
+  return moe.train { ranks = 2 * pp, steps = 2, precision = "f64", init = "reference",
+    tokens = "reference", system = system("mix", passes),
+    grid = moe.grid { pp = pp, micro_batches = micro_batches },
+    model = moe.model.gpt2_moe { vocab = 64, layers = 8, hidden = 16, heads = 2, seq = 8,
+      batch_per_device = 2, experts_per_device = 2, ep = 2, gate = "switch", capacity = "none" } }
+end
+local plain = {}  -- by number of micro-batches
+--- The largest relative difference of losses, gradients and parameters from the plain program.
+local function difference(passes, pp, micro_batches)
+  local one, many, worst = plain[micro_batches], train(passes, pp, micro_batches), 0
+  if not one then
+    one = train({}, 1, micro_batches)
+    plain[micro_batches] = one
+  end
+  for _, key in ipairs { "losses", "grad_l2", "param_l2" } do
+    for name, x in pairs(one[key]) do
+      worst = math.max(worst, math.abs(x - many[key][name]) / math.max(1e-9, math.abs(x)))
+    end
+  end
+  return worst
+end
+
+local function plan_drawn()
+  local all, ran, worst, apart = {}, 0, 0, 0
+  each(1, {}, {}, function(names, passes)
+    local rounds = names[2] == "fastermoe_pipeline" and names[6] == "hierarchical_a2a"
+    if not rounds then all[#all + 1] = { table.concat(names, "+"), passes } end
+  end)
+  for i = 1, set.draws do
+    local mix = table.remove(all, pick(#all))
+    local schedule, pp, micro_batches = SCHEDULES[pick(#SCHEDULES)], 2 * pick(2), 4 * (1 + pick(2))
+    local name = ("%s+%s pp=%d micro_batches=%d"):format(mix[1], schedule.name, pp, micro_batches)
+    local passes = { schedule, unpack(mix[2]) }
+    local ok, result = pcall(moe.plan, { model = mesh_model, cluster = cluster,
+      system = system("mix", passes), grid = moe.grid { pp = pp, micro_batches = micro_batches } })
+    if ok then planned = planned + 1 else refuse(name, result) end
+    if ok and ran < set.executed and i % 2 == 0 then
+      local good, d = pcall(difference, passes, pp, micro_batches)
+      ran, worst = ran + 1, good and math.max(worst, d) or worst
+      if not good or d > 1e-9 then
+        apart = apart + 1
+        print(("%s: %s"):format(name, good and ("%.1e apart"):format(d) or tostring(d)))
+      end
+    end
+  end
+  print(("%d of %d drawn mixes planned, %d refused; %d executed, %d of them failed or more than "
+    .. "1e-9 apart, the others at most %.1e"):format(planned, set.draws, refused, ran, apart, worst))
+  print_reasons()
+end
+
+if set.draws > 0 then plan_drawn() else plan_all() end

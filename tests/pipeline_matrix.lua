@@ -1,7 +1,7 @@
 -- moebench run tests/pipeline_matrix.lua --trust [--set every=1] [--set seed=7]: pipeline ranks,
 -- executed in float64, against one pipeline rank with the same micro-batches and data ranks. The
--- four schedules of the engine over pipeline ranks, data ranks and micro-batches, then draws over
--- all schedules, models, systems and layouts. Every 20th case
+-- four schedules of the engine over pipeline ranks, data ranks and micro-batches, those with pairs
+-- of turns with hide_a2a, then draws over all schedules, models, systems and layouts. Every 20th case
 -- is run, from one on that the seed chooses; `every=1`: all. The status is 1 when one fails.
 --
 -- Losses are equal to the last bit where a schedule sums them in the order of micro-batches, and so
@@ -45,6 +45,10 @@ local SYSTEMS = {
     moe.pass.partition { parts = 2 } },
   now = { places = true, moe.pass.prophet { use = "now", shadows = 1, hidden = 0 } },
   next = { places = true, moe.pass.prophet { use = "next", shadows = 1, hidden = 0 } },
+  segments = { moe.pass.hide_a2a { order = "segments", delay_dw = false } },
+  hidden = { moe.pass.zero {}, moe.pass.hide_a2a {} },
+  hidden_parts = { moe.pass.irregular_a2a {}, moe.pass.partition { parts = 2 },
+    moe.pass.dw_schedule {}, moe.pass.priority {}, moe.pass.hide_a2a {} },
 }
 local SCHEDULES = { "1f1b", "combined_1f1b", "dualpipe", "dualpipev", "gpipe", "interleaved",
   "interleaved_torch", "looped_bfs", "paired_1f1b", "v_half", "v_min", "zb_h1", "zb_h2", "zb_v" }
@@ -85,6 +89,13 @@ local function cases(seed)
             data = ranks[1], ep = ranks[2], system = "plain" }
         end
       end
+    end
+  end
+  local pairs_of = { "segments", "hidden", "hidden_parts" }
+  for i, schedule in ipairs { "combined_1f1b", "paired_1f1b", "dualpipe", "dualpipev" } do
+    for k, model in ipairs { "gpt2", "mixtral", "deepseek" } do
+      list[#list + 1] = { model = model, schedule = schedule, pp = k == 1 and 4 or 2,
+        micro = 8, data = 2, ep = 2, system = pairs_of[(i + k) % 3 + 1] }
     end
   end
   local state = seed

@@ -100,6 +100,9 @@ void push_layer(lua_State* L, GraphSession& s, OpId op) {
 void push_part(lua_State* L, GraphSession& s, OpId op) {
   push_number_from_1(L, s.graph().op(op).part);
 }
+void push_micro(lua_State* L, GraphSession& s, OpId op) {
+  push_number_from_1(L, s.graph().op(op).micro);
+}
 void push_dw(lua_State* L, GraphSession& s, OpId op) {
   lua_pushboolean(L, s.graph().op(op).is_dw);
 }
@@ -174,6 +177,8 @@ void open_ops(lua_State* L) {
        op_field<push_layer>},
       {"part", "integer?", "number of the part, from 1; nil if the op is not cut",
        op_field<push_part>},
+      {"micro", "integer", "micro-batch of the step, from 1; 1 for an op that runs once per step",
+       op_field<push_micro>},
       {"dw", "boolean", "whether it computes a weight's gradient", op_field<push_dw>},
       {"flops", "number", "floating-point operations", op_field<push_flops>},
       {"bytes", "number", "bytes of memory that the op reads and writes", op_field<push_bytes>},

@@ -1,9 +1,10 @@
 // core.pipeline_rows: the turns of a schedule of the engine. core.pipeline_times: faults and times
-// of rows.
+// of rows. core.lane_times: the order and the times of tasks on lanes.
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
 #include "bindings/host/host.h"
 #include "engine/pipeline/timeline.h"
+#include "engine/schedule/lane_search.h"
 
 namespace moe::lua {
 namespace {
@@ -82,12 +83,28 @@ int pipeline_times(lua_State* L) {
   return 1;
 }
 
+// ({ tasks = { lane, time, after, needs }, order }) -> { order, begins, length }; without an order:
+// the shortest that is found
+int lane_times(lua_State* L) {
+  const json values = to_json(L, 1);
+  std::vector<LaneTask> tasks;
+  for (const json& task : values.at("tasks")) {
+    tasks.push_back({task.at("lane"), task.at("time"), task.at("after"), task.at("needs")});
+  }
+  const TaskOrders orders =
+      values.contains("order") ? TaskOrders(values.at("order")) : shortest_orders(tasks);
+  const TaskTimes times = times_in(tasks, orders);
+  push_json(L, {{"order", orders}, {"begins", times.begins}, {"length", times.length}});
+  return 1;
+}
+
 }  // namespace
 
 void open_pipeline(lua_State* L) {
   static constexpr luaL_Reg kFunctions[] = {
       {"pipeline_rows", core_function<pipeline_rows>},
       {"pipeline_times", core_function<with_effect<pipeline_times>>},
+      {"lane_times", core_function<with_effect<lane_times>>},
       {nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);
 }

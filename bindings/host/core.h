@@ -31,7 +31,8 @@ void open_calibrate(lua_State* L);
 void open_network(lua_State* L);
 /// Adds core.lina_popularity to the table on top, and makes the type of a profile (api/lina.cpp).
 void open_lina(lua_State* L);
-/// Adds core.pipeline_rows and core.pipeline_times to the table on top (api/pipeline.cpp).
+/// Adds core.pipeline_rows, core.pipeline_times and core.lane_times to the table on top
+/// (api/pipeline.cpp).
 void open_pipeline(lua_State* L);
 /// Adds core.pipemoe_degree, _fit and _time to the table on top (api/pipemoe.cpp).
 void open_pipemoe(lua_State* L);

@@ -21,7 +21,8 @@ namespace moe {
 /// kPlacement: lets a policy place the experts; at most one per system. kForward: edits the forward
 /// graph. kBackward: completes the step. kStep: edits the graph of the whole step. kDevice: edits
 /// it for a device, so that schedule passes use the costs of the ops that will run. kSchedule:
-/// edits the schedule.
+/// edits the schedule of one micro-batch. kPipeline: edits the schedule of the whole step of a
+/// pipeline rank, in which its turns follow each other.
 enum class StageKind : uint8_t {
   kPlacement,
   kForward,
@@ -29,12 +30,19 @@ enum class StageKind : uint8_t {
   kStep,
   kDevice,
   kSchedule,
+  kPipeline,
   kUnset
 };
 /// As recipes and results write the kind.
-constexpr std::array<const char*, 6> names_of(StageKind) {
-  return {"placement", "forward", "backward", "step", "device", "schedule"};
+constexpr std::array<const char*, 7> names_of(StageKind) {
+  return {"placement", "forward", "backward", "step", "device", "schedule", "pipeline"};
 }
+/// Whether stages of the kind edit a schedule, and not the graph.
+constexpr bool schedules(StageKind kind) {
+  return kind == StageKind::kSchedule || kind == StageKind::kPipeline;
+}
+
+struct StepTurns;  // schedule/unroll.h
 
 /// What a stage makes of the MoE layers that other stages must find or must not find yet.
 enum class Fact : uint8_t {
@@ -72,8 +80,9 @@ struct PassContext {
   const CostModel& cost;
   const StepSpec& step;
   Options options;
-  std::string stage;           // name of the stage, for order edges and for the log
-  std::vector<Decision>* log;  // what the stage did, and why
+  std::string stage;                 // name of the stage, for order edges and for the log
+  std::vector<Decision>* log;        // what the stage did, and why
+  const StepTurns* turns = nullptr;  // for kPipeline
 
   /// Logs what the options of the stage requested but the stage did not do, and why. `op` names the
   /// op concerned; empty means the stage as a whole.
@@ -87,9 +96,9 @@ struct PassDef {
   StageKind kind = StageKind::kUnset;
   const char* doc = nullptr;
   std::vector<OptionSpec> options;
-  /// Set for all kinds but kSchedule.
+  /// Set for the kinds that edit the graph.
   Graph (*transform)(Graph, const PassContext&) = nullptr;
-  /// Set for kSchedule.
+  /// Set for the others.
   Schedule (*schedule)(const Graph&, Schedule, const PassContext&) = nullptr;
   /// What the pass reads of the cost model whatever its options are. If it reads more with some
   /// option, that option has its own OptionSpec::reads.
@@ -100,6 +109,8 @@ struct PassDef {
   bool inference_only = false;
   /// Whether the pass only forbids overlap; it then counts as applied even with nothing to forbid.
   bool forbids = false;
+  /// Names of passes that a system cannot have beside this one, since they forbid what it does.
+  std::vector<std::string> against = {};
   /// Whether a rehearsal (profile/rehearsal.h) has the pass too, since ops have other sizes by it.
   bool rehearsed = false;
   /// What the heads of tables say of the bytes of states under the pass; empty: nothing.

@@ -74,6 +74,19 @@ bool runs_by_itself(const Stage& stage) {
   return stage.is_built_in() && builtin_pass(stage.name).runs != nullptr;
 }
 
+/// Refuses stages of which one forbids what the other does.
+void refuse_opposites(const std::vector<Stage>& stages) {
+  for (const Stage& stage : stages) {
+    if (!stage.is_built_in()) continue;
+    for (const std::string& name : builtin_pass(stage.name).against) {
+      const auto same = [&](const Stage& other) { return other.name == name; };
+      if (std::none_of(stages.begin(), stages.end(), same)) continue;
+      throw user_error("stage '{}': '{}' forbids the overlap that it makes; leave one of them out",
+                       stage.name, name);
+    }
+  }
+}
+
 /// Returns the stages with the passes that no system lists, in order.
 std::vector<Stage> all_stages(std::vector<Stage> stages, const StepSpec& step) {
   for (const Stage& stage : stages) {
@@ -89,6 +102,7 @@ std::vector<Stage> all_stages(std::vector<Stage> stages, const StepSpec& step) {
           stage.name);
     }
   }
+  refuse_opposites(stages);
   for (const PassDef& pass : builtin_passes()) {
     if (pass.runs != nullptr && pass.runs(step)) stages.push_back({.name = pass.name});
   }
@@ -123,11 +137,13 @@ Graph Pipeline::apply(const Stage& stage, Graph graph) {
   return graph;
 }
 
-Schedule Pipeline::apply(const Stage& stage, const Graph& graph, Schedule schedule) {
+Schedule Pipeline::apply(const Stage& stage, const Graph& graph, Schedule schedule,
+                         const StepTurns* turns) {
   check_stop();
   const PassDef* pass = stage.schedule ? nullptr : &builtin_pass(stage.name);
   std::vector<Decision> log;
-  const PassContext with = context(stage, pass, log);
+  PassContext with = context(stage, pass, log);
+  with.turns = turns;
   schedule = pass != nullptr ? pass->schedule(graph, std::move(schedule), with)
                              : stage.schedule(graph, std::move(schedule), with);
   schedule.log.insert(schedule.log.end(), log.begin(), log.end());
@@ -137,7 +153,7 @@ Schedule Pipeline::apply(const Stage& stage, const Graph& graph, Schedule schedu
 
 Graph Pipeline::transform(Graph graph) {
   for (const Stage& stage : stages_) {
-    if (kind_of(stage) == StageKind::kSchedule) continue;
+    if (schedules(kind_of(stage))) continue;
     const auto begin = std::chrono::steady_clock::now();
     const size_t logged = log_.size();
     Graph after = in_stage(stage.name, reports_, [&] { return apply(stage, graph); });
@@ -174,11 +190,21 @@ Schedule Pipeline::schedule(const Graph& graph, Schedule schedule) {
     if (cut == cut_by_.end()) continue;
     schedule.settings.push_back({OpId(static_cast<int64_t>(i)), Setting::kPart, cut->second});
   }
+  return run_schedulers(StageKind::kSchedule, graph, std::move(schedule), nullptr);
+}
+
+Schedule Pipeline::schedule_step(const Graph& graph, Schedule schedule, const StepTurns& turns) {
+  return run_schedulers(StageKind::kPipeline, graph, std::move(schedule), &turns);
+}
+
+Schedule Pipeline::run_schedulers(StageKind kind, const Graph& graph, Schedule schedule,
+                                  const StepTurns* turns) {
   for (const Stage& stage : stages_) {
-    if (kind_of(stage) != StageKind::kSchedule) continue;
+    if (kind_of(stage) != kind) continue;
     const auto begin = std::chrono::steady_clock::now();
     const size_t logged = schedule.log.size();
-    Schedule after = in_stage(stage.name, reports_, [&] { return apply(stage, graph, schedule); });
+    Schedule after =
+        in_stage(stage.name, reports_, [&] { return apply(stage, graph, schedule, turns); });
     const StageChanges changes = changes_of(schedule, after, stage.name);
     reports_.push_back(report_of(stage, changes, std::span(after.log).subspan(logged), graph));
     reports_.back().took_ns = since(begin);

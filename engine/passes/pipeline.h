@@ -27,8 +27,11 @@ class Pipeline {
   /// Runs the stages that edit the graph one after the other, with compact() and verify() after
   /// each. Errors of a stage name the stage.
   Graph transform(Graph graph);
-  /// Runs the schedulers. Throws RunError when an op has no lane, or one that does not exist.
+  /// Runs the schedulers of a micro-batch. Throws RunError when an op has no lane, or one that does
+  /// not exist.
   Schedule schedule(const Graph& graph, Schedule schedule);
+  /// Runs those of the whole step (StageKind::kPipeline); throws as schedule().
+  Schedule schedule_step(const Graph& graph, Schedule schedule, const StepTurns& turns);
 
   /// One entry per stage of the system that has run, then one per other pass that has changed
   /// something.
@@ -38,7 +41,9 @@ class Pipeline {
 
  private:
   Graph apply(const Stage& stage, Graph graph);
-  Schedule apply(const Stage& stage, const Graph& graph, Schedule schedule);
+  Schedule apply(const Stage& stage, const Graph& graph, Schedule schedule, const StepTurns* turns);
+  Schedule run_schedulers(StageKind kind, const Graph& graph, Schedule schedule,
+                          const StepTurns* turns);
   PassContext context(const Stage& stage, const PassDef* pass, std::vector<Decision>& log) const;
 
   const Model& model_;

@@ -53,12 +53,12 @@ std::string reason_of(const Stage& stage, const Graph& graph) {
   if (!stage.is_built_in()) {
     return fmt::format(
         "the stage's function changed nothing in the {} (call ctx:skip(why) to give a reason)",
-        stage.kind == StageKind::kSchedule ? "schedule" : "graph");
+        schedules(stage.kind) ? "schedule" : "graph");
   }
   if (!has_all_to_all(graph)) {
     return "no rows are exchanged: the graph has no all-to-all";
   }
-  if (kind_of(stage) == StageKind::kSchedule) {
+  if (schedules(kind_of(stage))) {
     return "the pass adds no order that does not exist already";
   }
   return "the graph has no op that the pass would change";

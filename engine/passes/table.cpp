@@ -27,7 +27,7 @@ using SchedulePass = Schedule(const Graph& graph, Schedule schedule, const PassC
   X(irregular_a2a) X(lina_inference) X(micro_ops) X(partition) X(pipemoe) X(used_rows) \
   X(weights_at_experts) X(zero)
 #define MOE_SCHEDULE_PASSES(X) \
-  X(blocking_a2a) X(chunked) X(dw_schedule) X(fixed) X(priority) X(serial)
+  X(blocking_a2a) X(chunked) X(dw_schedule) X(fixed) X(hide_a2a) X(priority) X(serial)
 // clang-format on
 #define MOE_DECLARE_PASS(pass) GraphPass pass;
 MOE_GRAPH_PASSES(MOE_DECLARE_PASS)
@@ -42,11 +42,11 @@ namespace {
 void check_passes(const std::vector<PassDef>& passes) {
   check_rows("passes", passes);
   for (const PassDef& pass : passes) {
-    const bool schedules = pass.kind == StageKind::kSchedule;
     MOE_CHECK(pass.kind != StageKind::kUnset,
               "pass '{}': PassDef::kind is kUnset, but must be one of the other kinds", pass.name);
-    MOE_CHECK((pass.schedule != nullptr) == schedules && (pass.transform == nullptr) == schedules,
-              "pass '{}' must set PassDef::schedule if its kind is kSchedule, else "
+    const bool edits = schedules(pass.kind);
+    MOE_CHECK((pass.schedule != nullptr) == edits && (pass.transform == nullptr) == edits,
+              "pass '{}' must set PassDef::schedule if its kind edits a schedule, else "
               "PassDef::transform, and not the other one",
               pass.name);
   }
@@ -448,6 +448,26 @@ const std::vector<PassDef>& other_passes() {
                     0,
                     {"all_reduce", "all_to_all", "both"}}},
        .schedule = chunked},
+      // kPipeline.
+      {.name = "hide_a2a",
+       .kind = StageKind::kPipeline,
+       .doc =
+           "where the forward of a micro-batch runs beside the backward of another, each computes "
+           "while the other's rows travel (Megatron-LM, DeepSeek-V3)",
+       .options =
+           {{"order",
+             std::string("shortest"),
+             "segments: the two take turns between exchanges, the backward first, as in "
+             "Megatron-LM's combined_1f1b and DualPipe; shortest: the order of least time "
+             "that a search finds, by the times of ops alone, if it is shorter than that",
+             0,
+             0,
+             {"segments", "shortest"}},
+            {"delay_dw", true,
+             "whether weight gradients may run later in their turn than where they are made"}},
+       .schedule = hide_a2a,
+       .reads = Reads::kTimes,
+       .against = {"blocking_a2a", "serial"}},
   };
   return passes;
 }

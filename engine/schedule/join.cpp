@@ -165,11 +165,11 @@ void Joiner::add_schedule(size_t p) {
     to.settings.push_back(std::move(setting));
   }
   pinned_.lanes.resize(to.lanes.size());
-  for (size_t i = 0; i < ops.size(); ++i) {
-    const LaneId lane = to.lane_of[ops[i].index()];
-    if (to.lanes[lane.index()].kind == LaneKind::kCompute) {
-      pinned_.lanes[lane.index()].push_back(ops[i]);
-    }
+  const LaneOrders orders = lane_orders(programs_[p].graph, from);
+  for (size_t lane = 0; lane < orders.lanes.size(); ++lane) {
+    if (from.lanes[lane].kind != LaneKind::kCompute) continue;
+    std::vector<OpId>& pinned = pinned_.lanes[lanes_[p][lane].index()];
+    for (const OpId op : orders.lanes[lane]) pinned.push_back(ops[op.index()]);
   }
 }
 

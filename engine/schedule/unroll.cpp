@@ -219,7 +219,7 @@ class Unroller {
     }
   }
 
-  ScheduledGraph run() {
+  UnrolledStep run() {
     to_.graph.name = chunks_[0].graph.name;
     to_.graph.num_ranks = chunks_[0].graph.num_ranks;
     for (Chunk& chunk : chunks_) {
@@ -242,7 +242,12 @@ class Unroller {
     }
     turn_of_.resize(to_.graph.num_ops(), static_cast<int32_t>(visits_.size()));
     add_schedule();
-    return std::move(to_);
+    UnrolledStep step{std::move(to_), {{}, std::move(turn_of_)}};
+    for (const Visit& v : visits_) {
+      step.turns.turns.push_back(
+          {static_cast<int32_t>(v.chunk), static_cast<int32_t>(v.micro), v.beside, v.text});
+    }
+    return step;
   }
 
  private:
@@ -522,8 +527,16 @@ void Unroller::add_lanes(const Chunk& chunk, std::vector<LaneId>& lanes) {
   }
   for (Exclusive group : chunk.schedule.exclusive) {
     for (LaneId& lane : group.lanes) lane = lanes[lane.index()];
-    const auto same = [&](const Exclusive& known) { return known.lanes == group.lanes; };
-    if (std::none_of(to.exclusive.begin(), to.exclusive.end(), same)) to.exclusive.push_back(group);
+    std::set<LaneId> shared(group.lanes.begin(), group.lanes.end());
+    // A chunk without ops on some of the lanes may have fewer of them.
+    std::erase_if(to.exclusive, [&](const Exclusive& known) {
+      const bool meets = std::any_of(known.lanes.begin(), known.lanes.end(),
+                                     [&](LaneId lane) { return shared.contains(lane); });
+      if (meets) shared.insert(known.lanes.begin(), known.lanes.end());
+      return meets;
+    });
+    group.lanes.assign(shared.begin(), shared.end());
+    to.exclusive.push_back(group);
   }
   to.log.insert(to.log.end(), chunk.schedule.log.begin(), chunk.schedule.log.end());
 }
@@ -643,7 +656,7 @@ pipeline::Turns turns_in_order(int64_t micro_batches) {
   return turns;
 }
 
-ScheduledGraph unroll(std::span<const ScheduledGraph> chunks, const pipeline::Turns& turns) {
+UnrolledStep unroll(std::span<const ScheduledGraph> chunks, const pipeline::Turns& turns) {
   MOE_CHECK(!chunks.empty() && !turns.empty(), "unroll: {} chunks and {} turns, must be at least 1",
             chunks.size(), turns.size());
   return Unroller(chunks, turns).run();

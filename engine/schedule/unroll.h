@@ -17,6 +17,21 @@ struct ScheduledGraph {
   Schedule schedule;
 };
 
+/// A turn of a step; the forward of a micro-batch and its backward right behind it are one.
+struct StepTurn {
+  int32_t chunk = 0, micro = 0;
+  bool beside = false;  // it runs beside the next turn
+  std::string text;     // "F3"
+};
+struct StepTurns {
+  std::vector<StepTurn> turns;
+  std::vector<int32_t> turn_of;  // by op; behind all turns: their number
+};
+struct UnrolledStep {
+  ScheduledGraph program;
+  StepTurns turns;
+};
+
 /// Returns the turns of a step without a pipeline: F0, B0, F1, B1, ...
 pipeline::Turns turns_in_order(int64_t micro_batches);
 
@@ -42,6 +57,6 @@ pipeline::Turns turns_in_order(int64_t micro_batches);
 /// order edge of the stage "pipeline" from the last compute op of a turn to the first of the next
 /// says that turns follow each other; a turn that is `beside` the next one has no such edge. Throws
 /// UserError naming an op that runs once, but reads integers of each micro-batch that are no loads.
-ScheduledGraph unroll(std::span<const ScheduledGraph> chunks, const pipeline::Turns& turns);
+UnrolledStep unroll(std::span<const ScheduledGraph> chunks, const pipeline::Turns& turns);
 
 }  // namespace moe

@@ -16,6 +16,7 @@ local grid = require "moe.spec.grid"
 local infer = require "moe.run.infer"
 local jobs = require "moe.run.jobs"
 local judge = require "moe.results.judge"
+local lane_times = require "moe.spec.lane_times"
 local lina = require "moe.techniques.lina"
 local machine = require "moe.spec.machine"
 local model = require "moe.spec.model"
@@ -69,6 +70,9 @@ local moe = schema.functions("moe", "name", {
     "runs batches through a model's forward, on real ranks or simulated" },
   judge = { judge.judge, judge.FIELDS, "moe.Verdict[]",
     "evaluates claims about numbers that a recipe computes itself" },
+  lane_times = { lane_times.lane_times, lane_times.FIELDS, "moe.LaneTimes",
+    "when tasks of given lengths on lanes begin and end, in a given order or in the shortest that a "
+      .. "search finds" },
   loads = { routing.loads, routing.LOADS, "integer[][]",
     "number of choices of a routing model, indexed by [source rank][expert]" },
   machine = { machine.machine, "(file: string, options?: moe.MachineOptions)", "moe.ClusterFields",

@@ -9,16 +9,16 @@
 namespace moe {
 namespace {
 
-/// Returns the comm lanes that have at least one op.
-std::vector<LaneId> lanes_in_use(const Schedule& schedule) {
-  std::vector<LaneId> found;
-  for (size_t l = 0; l < schedule.lanes.size(); ++l) {
-    const LaneId lane(static_cast<int64_t>(l));
-    if (schedule.lanes[l].kind != LaneKind::kComm) continue;
-    const auto& lane_of = schedule.lane_of;
-    if (std::find(lane_of.begin(), lane_of.end(), lane) != lane_of.end()) found.push_back(lane);
+/// Returns the comm lanes that have at least one op, but those to other pipeline ranks.
+std::vector<LaneId> lanes_in_use(const Graph& graph, const Schedule& schedule) {
+  std::set<LaneId> found;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    const LaneId lane = schedule.lane_of[i];
+    const bool handoff = graph.def(op).collective == Collective::kHandoff;
+    if (schedule.lanes[lane.index()].kind == LaneKind::kComm && !handoff) found.insert(lane);
   }
-  return found;
+  return {found.begin(), found.end()};
 }
 
 /// Returns the combine_dx op that makes the rows which the all-to-all sends, possibly through split
@@ -40,7 +40,7 @@ OpId combine_before(const Graph& graph, const std::vector<OpId>& producers, OpId
 /// follows it, and no all-reduce begins until that all-to-all is posted. Throws UserError for a
 /// lane that already has a discipline.
 Schedule priority(const Graph& graph, Schedule schedule, const PassContext& context) {
-  const std::vector<LaneId> lanes = lanes_in_use(schedule);
+  const std::vector<LaneId> lanes = lanes_in_use(graph, schedule);
   if (lanes.empty()) {
     context.skip("there are no transfers");
     return schedule;

@@ -38,8 +38,11 @@ local DIMENSIONS = {
 }
 
 -- Passes that no mix has, beside those for inference: "placed" leaves experts where they are,
--- "weights_at_experts" saves memory and no time.
-local EXCLUDED = { placed = true, weights_at_experts = true }
+-- "weights_at_experts" saves memory and no time, "hide_a2a" needs turns beside each other.
+local EXCLUDED = { placed = true, weights_at_experts = true, hide_a2a = true }
+
+-- Kinds of passes that edit only the schedule.
+local SCHEDULES = { schedule = true, pipeline = true }
 
 -- What a choice of an all-reduce policy is called.
 local REDUCE_NAMES = { [READY] = "when ready, buckets of 25 MiB",
@@ -137,7 +140,7 @@ local function choices_of(technique, grid)
     for _, before in ipairs(made) do
       for _, one in ipairs(combinations(schema.merged(options, grid[pass] or {}))) do
         more[#more + 1] = schema.merged(before, { label = before.label .. one.label,
-          schedules = before.schedules and kinds[pass] == "schedule",
+          schedules = before.schedules and SCHEDULES[kinds[pass]] or false,
           passes = schema.merged(before.passes,
             { [#before.passes + 1] = policy.passes[pass](one.values) }) })
       end
@@ -159,7 +162,7 @@ local function choice_with(pass)
     end
   end
   return { technique = pass.name, label = label, passes = { pass }, set = {}, given = true,
-    schedules = pass.stage == "schedule" }
+    schedules = SCHEDULES[pass.stage] or false }
 end
 
 local Space = {}

@@ -109,6 +109,9 @@ M.KINDS = {
       doc = "edits the graph g; o: the options" },
   },
   schedule = fields {
+    at = { type = "string", enum = { "micro_batch", "step" }, default = "micro_batch",
+      doc = "whose schedule it edits: that of one 'micro_batch', which all repeat, or of the whole "
+        .. "'step' of a pipeline rank, with the ops of all micro-batches (op.micro)" },
     apply = { type = "function", required = true,
       as = "fun(s: moe.Schedule, g: moe.Graph, ctx: moe.PolicyContext, o: table)",
       doc = "orders the ops with the methods of s; o: the options" },
@@ -179,7 +182,8 @@ local function constructor(kind, def, options, own)
   M.registry[kind][def.name] = def
   return function(given)
     local here = errors.here()
-    local instance = { kind = kind, name = def.name, stage = kind == "pass" and def.at or kind,
+    local instance = { kind = kind, name = def.name, stage = kind == "pass" and def.at
+      or kind == "schedule" and def.at == "step" and "pipeline" or kind,
       own = own, options = schema.check(options, given or {},
         (own and "" or "moe.pass.") .. def.name, here) }
     for _, key in ipairs { "scope", "scores", "weight", "k", "bound", "route", "apply", "needs",

@@ -207,18 +207,29 @@ M.MOST_PREDICTED = 64
 --- The schedule of pipeline ranks of a system that gives none.
 M.PIPELINE = "1f1b"
 
+-- Returns the row of a pipeline rank that runs each micro-batch's forward and backward in turn.
+local function in_order(micro_batches)
+  local row = {}
+  for m = 0, micro_batches - 1 do row[#row + 1] = ("0F%d,0B%d"):format(m, m) end
+  return table.concat(row, ",")
+end
+
 -- Returns the pipeline of a plan, as the core takes it, or nil for one pipeline rank.
 local function pipeline_of(spec, candidate)
   local m, schedule = spec.model, candidate.pipeline
-  if m.pp == 1 then
-    if schedule then
-      core.warn(("system '%s': the pipeline schedule %s has no effect with one pipeline rank; give "
-        .. "grid.pp"):format(candidate.name, schedule.name))
-    end
-    return nil
+  local function turns()
+    return pipeline_times.turns { schedule = schedule or M.PIPELINE, layout = spec.layout,
+      ranks = m.pp, micro_batches = m.micro_batches, at = spec.at }
   end
-  return pipeline_times.turns { schedule = schedule or M.PIPELINE, layout = spec.layout,
-    ranks = m.pp, micro_batches = m.micro_batches, at = spec.at }
+  if m.pp > 1 then return turns() end
+  if not schedule then return nil end
+  -- One pipeline rank runs F0, B0, F1, B1, ... unless the schedule says otherwise.
+  local ok, made = pcall(turns)
+  if ok and made.rows[1] ~= in_order(m.micro_batches) then return made end
+  core.warn(("system '%s': the pipeline schedule %s has no effect with one pipeline rank; give "
+    .. "grid.pp%s"):format(candidate.name, schedule.name,
+      ok and "" or " (" .. tostring(made.message or made):gsub("^.-schedule: ", "") .. ")"))
+  return nil
 end
 
 --- Returns the plan of one candidate of system.expand(). Errors name the line `at`.
