@@ -15,6 +15,7 @@
 #include "engine/passes/pipeline.h"
 #include "engine/schedule/join.h"
 #include "engine/schedule/packed.h"
+#include "engine/schedule/slots.h"
 #include "engine/schedule/unroll.h"
 
 namespace moe {
@@ -67,6 +68,11 @@ std::string hash_of(const Plan& plan) {
   if (plan.programs.empty()) add_buffers(plan.memory);
   for (const auto& program : plan.programs) add_buffers(program->memory);
   return hash.text();
+}
+
+StepSpec step_of(const PlanSpec& spec) {
+  return {spec.inference, spec.optimizer, spec.system.sync, spec.lowering,
+          !spec.pipeline.turns.empty()};
 }
 
 /// Orders the placement policies of a step by layer, because the policy of a layer gets the time of
@@ -256,7 +262,7 @@ std::vector<ScheduledGraph> programs_of(const PlanSpec& spec, std::vector<StageR
   const int64_t chunks = two_way ? 2 : shape.stages / shape.ranks;
   const std::vector<Model> stages = split_stages(*spec.model, spec.pipeline.layers);
   const SharedParams shared(stages, shape, chunks);
-  const StepSpec step = {spec.inference, spec.optimizer, spec.system.sync, spec.lowering};
+  const StepSpec step = step_of(spec);
   const Cluster part = spec.rank_cluster();
   std::vector<ScheduledGraph> programs;
   for (int64_t rank = 0; rank < shape.ranks; ++rank) {
@@ -279,6 +285,7 @@ std::vector<ScheduledGraph> programs_of(const PlanSpec& spec, std::vector<StageR
     }
     UnrolledStep all = unroll(own, spec.pipeline.turns[static_cast<size_t>(rank)]);
     Schedule& schedule = all.program.schedule;
+    order_slots(all.program.graph, schedule, all.turns);
     schedule = pipelines.back().schedule_step(all.program.graph, std::move(schedule), all.turns);
     for (const Pipeline& pipeline : pipelines) add_reports(reports, pipeline.reports());
     programs.push_back(std::move(all.program));
@@ -398,7 +405,7 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
               .stages = std::move(reports)};
     return finish(std::move(plan), std::move(programs), begin);
   }
-  const StepSpec step = {spec.inference, spec.optimizer, spec.system.sync, spec.lowering};
+  const StepSpec step = step_of(spec);
   Pipeline pipeline(*spec.model, spec.cluster, *spec.cost, step, spec.system.stages);
   Graph graph = pipeline.transform(spec.model->forward);
   Schedule schedule = first_schedule(graph, spec.system.sync.lane);
@@ -413,6 +420,7 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
     graph = std::move(all.program.graph);
     schedule = std::move(all.program.schedule);
     turns = std::move(all.turns);
+    if (step.in_flight) order_slots(graph, schedule, turns);
   }
   schedule = pipeline.schedule_step(graph, std::move(schedule), turns);
   std::vector<StageReport> reports = pipeline.reports();

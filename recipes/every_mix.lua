@@ -32,6 +32,7 @@ local axes = {
 }
 
 local cluster = moe.cluster.p4de { nodes = 2 }
+local mesh = moe.cluster.p4de { nodes = 8 }
 local function model_of(layers)
   return moe.model.gpt2_moe { vocab = 256, layers = layers, hidden = 256, heads = 4, seq = 256,
     batch_per_device = 4, experts_per_device = 1, gate = "switch", capacity = "none",
@@ -156,7 +157,7 @@ local function plan_drawn()
     local schedule, pp, micro_batches = SCHEDULES[pick(#SCHEDULES)], 2 * pick(2), 4 * (1 + pick(2))
     local name = ("%s+%s pp=%d micro_batches=%d"):format(mix[1], schedule.name, pp, micro_batches)
     local passes = { schedule, unpack(mix[2]) }
-    local ok, result = pcall(moe.plan, { model = mesh_model, cluster = cluster,
+    local ok, result = pcall(moe.plan, { model = mesh_model, cluster = mesh,
       system = system("mix", passes), grid = moe.grid { pp = pp, micro_batches = micro_batches } })
     if ok then planned = planned + 1 else refuse(name, result) end
     if ok and ran < set.executed and i % 2 == 0 then

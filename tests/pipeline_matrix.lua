@@ -45,6 +45,7 @@ local SYSTEMS = {
     moe.pass.partition { parts = 2 } },
   now = { places = true, moe.pass.prophet { use = "now", shadows = 1, hidden = 0 } },
   next = { places = true, moe.pass.prophet { use = "next", shadows = 1, hidden = 0 } },
+  copies = { places = true, moe.pass.top_k { k = 1 }, moe.pass.hide_a2a {} },
   segments = { moe.pass.hide_a2a { order = "segments", delay_dw = false } },
   hidden = { moe.pass.zero {}, moe.pass.hide_a2a {} },
   hidden_parts = { moe.pass.irregular_a2a {}, moe.pass.partition { parts = 2 },
@@ -91,11 +92,11 @@ local function cases(seed)
       end
     end
   end
-  local pairs_of = { "segments", "hidden", "hidden_parts" }
+  local pairs_of = { "segments", "hidden", "hidden_parts", "copies" }
   for i, schedule in ipairs { "combined_1f1b", "paired_1f1b", "dualpipe", "dualpipev" } do
     for k, model in ipairs { "gpt2", "mixtral", "deepseek" } do
       list[#list + 1] = { model = model, schedule = schedule, pp = k == 1 and 4 or 2,
-        micro = 8, data = 2, ep = 2, system = pairs_of[(i + k) % 3 + 1] }
+        micro = 8, data = 2, ep = 2, system = pairs_of[(i + k) % 4 + 1] }
     end
   end
   local state = seed
@@ -104,7 +105,7 @@ local function cases(seed)
     return from[math.floor(state / 2 ^ 16) % #from + 1]
   end
   local names, systems = { "gpt2", "mixtral", "deepseek" },
-    { "lancet_dw", "next", "now", "partition", "plain", "recompute", "zero" }
+    { "copies", "lancet_dw", "next", "now", "partition", "plain", "recompute", "zero" }
   for _ = 1, DRAWS do
     local data = draw { 1, 2 }
     local c = { model = draw(names), schedule = draw(SCHEDULES), pp = draw { 2, 4 },

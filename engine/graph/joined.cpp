@@ -92,7 +92,9 @@ class Checker {
                        [this](TensorId a, TensorId b) { return begin(a) < begin(b); });
       for (size_t i = 0; i < written.size(); ++i) {
         for (size_t j = i + 1; j < written.size() && begin(written[j]) < end(written[i]); ++j) {
-          if (!rows_of_one_op(written[i], written[j])) fail(written[i], written[j]);
+          const bool allowed =
+              rows_of_one_op(written[i], written[j]) || copies_in_turn(written[i], written[j]);
+          if (!allowed) fail(written[i], written[j]);
         }
       }
     }
@@ -129,6 +131,16 @@ class Checker {
 
   int64_t begin(TensorId t) const { return joined_.offset[t.index()]; }
   int64_t end(TensorId t) const { return begin(t) + stored_elements(graph_.tensor(t)); }
+
+  /// Whether both are copies of experts in the same slots, which check_slots (schedule/slots.h) lets
+  /// be used in turn only.
+  bool copies_in_turn(TensorId a, TensorId b) const {
+    const auto copied = [&](TensorId t) {
+      return producer_[t.index()].valid() &&
+             carries(graph_, producer_[t.index()], Payload::kShadows);
+    };
+    return copied(a) && copied(b) && begin(a) == begin(b) && end(a) == end(b);
+  }
 
   /// Whether one op joins rows of both. Parts of the batch may be in parts along the rows in use,
   /// or these in them, but not parts of the batch in each other.

@@ -24,7 +24,8 @@ struct JoinedTensors {
 };
 
 /// Throws UserError naming op and tensor when no schedule could make a group correct: a tensor has
-/// two places; two ops write the same elements, unless one op joins both as rows of parts; rows of
+/// two places; two ops write the same elements, unless one op joins both as rows of parts or
+/// both copy experts; rows of
 /// a parameter, state or input are joined, so unused rows in it would be cleared; an op overwrites
 /// in place a tensor whose storage contains other tensors.
 void check_joined(const Graph& graph);

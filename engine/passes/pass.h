@@ -72,6 +72,8 @@ struct StepSpec {
   OptimizerSpec optimizer;
   GradientSync sync;
   DeviceLowering lowering;
+  /// Whether a micro-batch may begin before the one before it has ended.
+  bool in_flight = false;
 };
 
 struct PassContext {

@@ -24,7 +24,8 @@ using SchedulePass = Schedule(const Graph& graph, Schedule schedule, const PassC
 // clang-format off
 #define MOE_GRAPH_PASSES(X) \
   X(capacity_pipeline) X(clip_gradients) X(fastermoe_pipeline) X(hierarchical_a2a) \
-  X(irregular_a2a) X(lina_inference) X(micro_ops) X(partition) X(pipemoe) X(used_rows) \
+  X(irregular_a2a) X(lina_inference) X(micro_ops) X(partition) X(pipemoe) X(refetch_copies) \
+  X(used_rows) \
   X(weights_at_experts) X(zero)
 #define MOE_SCHEDULE_PASSES(X) \
   X(blocking_a2a) X(chunked) X(dw_schedule) X(fixed) X(hide_a2a) X(priority) X(serial)
@@ -356,6 +357,13 @@ const std::vector<PassDef>& other_passes() {
                     {"blocks"}}},
        .transform = [](Graph graph, const PassContext&) { return recompute_blocks(graph); },
        .needs = {Fact::kSlots}},
+      {.name = "refetch_copies",
+       .kind = StageKind::kStep,
+       .doc = "copies of experts are made again for the backward of a micro-batch, since others "
+              "use their slots meanwhile",
+       .transform = refetch_copies,
+       .needs = {Fact::kSlots},
+       .runs = [](const StepSpec& step) { return trains(step) && step.in_flight; }},
       {.name = "fuse_gelu",
        .kind = StageKind::kDevice,
        .doc = "a product and its GELU are one op",

@@ -7,6 +7,7 @@
 #include "engine/graph/joined.h"
 #include "engine/graph/op_def.h"
 #include "engine/schedule/precedence.h"
+#include "engine/schedule/slots.h"
 #include "engine/schedule/storage.h"
 
 namespace moe {
@@ -394,6 +395,7 @@ void check_storage(const Graph& graph, const Schedule& schedule, const HappensBe
   const JoinedTensors joined(graph);
   check_places(graph, joined, memory);
   check_reuse(graph, schedule, joined, hb, memory);
+  check_slots(graph, joined, hb);
 }
 
 void check_legal(const Graph& graph, const Schedule& schedule, std::span<const LaneOrders> ranks,

@@ -27,9 +27,10 @@ std::vector<Block> placed_blocks(const Graph& graph) {
     const OpId id(static_cast<int64_t>(i));
     const Op& op = graph.op(id);
     if (is(graph, id, MoeOp::kPlace)) blocks[op.layer].plan = id;
-    if (carries(graph, id, Payload::kShadows)) blocks[op.layer].trans.push_back(id);
+    const bool again = op.phase == Phase::kRecompute;
+    if (carries(graph, id, Payload::kShadows) && !again) blocks[op.layer].trans.push_back(id);
     if (carries(graph, id, Payload::kShadowGradients)) blocks[op.layer].agg.push_back(id);
-    if (!carries(graph, id, Payload::kRows) || op.phase == Phase::kRecompute) continue;
+    if (!carries(graph, id, Payload::kRows) || again) continue;
     Block& block = blocks[op.layer];
     const bool forward = op.phase == Phase::kForward;
     if (op.rows.to_expert()) {

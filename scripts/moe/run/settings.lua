@@ -117,6 +117,42 @@ function M.unknown(s, names, at)
     :sub(3), nested or not errors.mentions(s.name))
 end
 
+local SIMPLE = { number = true, string = true, boolean = true }
+local BOOLEANS = { ["true"] = true, ["false"] = false }
+
+-- Returns the one value of a setting in the type of `default`.
+local function value_like(s, default)
+  local text, of = s.values[s.labels[1]], type(default)
+  local value = text
+  if of == "number" then value = tonumber(text) end
+  if of == "boolean" then value = BOOLEANS[text] end
+  if #s.labels > 1 or value == nil then
+    refuse(s, ("give one %s; the script's own value is %s"):format(of, tostring(default)))
+  end
+  return value
+end
+
+--- moe.options{...}: the settings of a script, a table of names and default values (numbers, texts,
+--- booleans), each in place of which --set NAME=VALUE gives another. Returns the table.
+function M.options(t)
+  local at, out = errors.here(), {}
+  schema.field({ type = "table", required = true }, t, "moe.options", at)
+  for name, default in pairs(t) do
+    if type(name) ~= "string" or not SIMPLE[type(default)] then
+      errors.user(("moe.options.%s: give a name and a number, a text or a boolean"):format(
+        tostring(name)), at)
+    end
+    out[name] = default
+  end
+  for _, s in ipairs(M.all()) do
+    if out[s.name] ~= nil and not s.head then
+      out[s.name] = value_like(s, t[s.name])
+      M.found(s)
+    end
+  end
+  return out
+end
+
 local UNUSED = {
   cluster = "no run here is simulated, and only simulations have a cluster",
   grid = "nothing here trains",

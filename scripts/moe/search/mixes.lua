@@ -25,15 +25,17 @@ local TOO_LARGE = 1e15
 local Tried = {}
 Tried.__index = Tried
 
---- spec: the specification of the plans; c: the fields of moe.search; errors are raised at `at`.
-function M.new(space, spec, c, at)
+--- make_spec(c, changes, ends): returns the specification of the plans with these changes of the
+--- grid; c: the fields of moe.search; errors are raised at `at`.
+function M.new(space, make_spec, c, at)
   local techniques = {}
   for _, dimension in ipairs(space.dimensions) do
     for _, choice in ipairs(dimension.choices) do
       if choice.technique then techniques[choice.technique] = true end
     end
   end
-  return setmetatable({ techniques = techniques, space = space, spec = spec, c = c, at = at,
+  return setmetatable({ techniques = techniques, space = space, spec = make_spec(c), make_spec = make_spec,
+    specs = {}, c = c, at = at,
     of = {}, list = {}, systems = {}, bounds = {}, refused_pairs = {}, looks = {}, simulated = 0,
     excluded = 0, forbidden = {}, not_allowed = 0 }, Tried)
 end
@@ -53,6 +55,21 @@ end
 function Tried:spec_for(system, spec)
   local steps = self:steps_for(system)
   return schema.merged(spec or self.spec, { simulate = { steps = steps } })
+end
+
+--- Returns the specification of a mix, or nil and why its grid is refused. ends: as in
+--- schema.collector, or nil.
+function Tried:spec_of(mix, ends)
+  local changes = self.space:grid(mix)
+  if not next(changes) and not ends then return self.spec end
+  local key = core.json_encode { changes, ends or false }
+  if not self.specs[key] then
+    local ok, made = pcall(self.make_spec, self.c, changes, ends)
+    if not ok and core.kind_of(made) ~= "user" then error(made, 0) end
+    self.specs[key] = ok and { spec = made } or { why = made }
+  end
+  local found = self.specs[key]
+  return found.spec, found.why and self:reason(found.why)
 end
 
 -- Returns the reason of a refusal without the line `at` of the search, the numbers in names of ops,
@@ -99,8 +116,11 @@ function Tried:entry(mix, known)
   local key = self.space:key(mix)
   if self.of[key] then return self.of[key] end
   local system, why = self.space:system(mix, "mix", self.at), nil
-  local outcome = known
-  if not known then outcome, why = self:outcome(system) end
+  local outcome, spec = known, nil
+  if not known then
+    spec, why = self:spec_of(mix)
+    if spec then outcome, why = self:outcome(system, spec) end
+  end
   self.simulated = self.simulated + 1
   local entry = { key = key, mix = { unpack(mix) }, why = why, label = self.space:label(mix),
     known = known }
@@ -317,10 +337,10 @@ function Tried:first_reason()
 end
 
 -- Returns the record of a system, under this name.
-function Tried:record_of(system, name, outcome, label)
+function Tried:record_of(system, name, outcome, label, spec)
   local job = { system = { name = name }, index = 1,
     case = { point = {}, model = self.c.model, cluster = self.c.cluster },
-    spec = self:spec_for(system), assumed = schema.merged(self.c.model.assumed,
+    spec = self:spec_for(system, spec), assumed = schema.merged(self.c.model.assumed,
       self.c.cluster.assumed) }
   local run = simulated.record(self.c.name, job, outcome)
   run.choice = label or run.choice
@@ -331,10 +351,10 @@ end
 --- under the name that entry() gives it.
 function Tried:record(mix, name)
   local system = self.space:system(mix, "mix", self.at)
-  local outcome, why = self:entry(mix).known, nil
-  if not outcome then outcome, why = self:outcome(system) end
+  local outcome, spec, why = self:entry(mix).known, self:spec_of(mix)
+  if not outcome and spec then outcome, why = self:outcome(system, spec) end
   if not outcome then errors.user("moe.search: the mix is refused: " .. why, self.at) end
-  return self:record_of(system, name, outcome, self.space:label(mix))
+  return self:record_of(system, name, outcome, self.space:label(mix), spec)
 end
 
 --- Returns the records of the known systems, the best first.
@@ -342,6 +362,14 @@ function Tried:named()
   local list = core.array {}
   for i, s in ipairs(self.systems) do list[i] = self:record_of(s.system, s.name, s.outcome) end
   return list
+end
+
+--- Returns the name of the best known system if it is faster than the mix, and fits.
+function Tried:better_known(mix)
+  local first, entry = self.systems[1], self:entry(mix)
+  if not first or first.outcome.oom then return nil end
+  local faster = entry.oom or first.outcome.iteration_ms < entry.iteration_ms * (1 - 1e-9)
+  return faster and first.name or nil
 end
 
 --- Returns the best mixes, at most n, `best` first; of mixes with equal plans only one.

@@ -1,6 +1,5 @@
 -- Whether the best mix of a search stays the best at the ends of the assumed constants' bands.
 local core = require "moe.core"
-local jobs_lib = require "moe.run.jobs"
 local schema = require "moe.base.schema"
 
 local M = {}
@@ -34,12 +33,12 @@ function M.of(c, tried, best, second)
   if second then add(second.system, tried.systems[1].system) end
   local names = constants_of(c)
   if #names == 0 then return core.array {} end
-  local base = tried:ms_of(ours)
+  local base = tried:ms_of(ours, tried:spec_of(best))
   for _, name in ipairs(names) do
     for _, part in ipairs { "lo", "hi" } do
-      local spec = jobs_lib.simulated_spec({ model = c.model, cluster = c.cluster,
-        optimizer = c.optimizer }, { [name] = part })
-      local ms = tried:ms_of(ours, spec)
+      local ends = { [name] = part }
+      local spec = tried:spec_of(tried.space:plain(), ends)
+      local ms = tried:ms_of(ours, (tried:spec_of(best, ends)))
       for i, other in ipairs(others) do
         local before, now = tried:ms_of(other), tried:ms_of(other, spec)
         if now and ms and (base < before) ~= (ms < now) then

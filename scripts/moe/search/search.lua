@@ -6,6 +6,7 @@ local explore = require "moe.search.explore"
 local grid_lib = require "moe.spec.grid"
 local jobs_lib = require "moe.run.jobs"
 local mixes = require "moe.search.mixes"
+local model_lib = require "moe.spec.model"
 local order = require "moe.search.order"
 local policy = require "moe.spec.policy"
 local real = require "moe.search.real"
@@ -36,6 +37,11 @@ M.FIELDS = {
     doc = "policies of the recipe, or passes with options of their own that no listed technique "
       .. "has, which a mix has or has not; of placements, which techniques may have too, a mix has "
       .. "at most one" },
+  grids = { type = "table", default = {}, as = "table<string, any[]>",
+    doc = "fields of the grid -> lists of the values to try, beside that of `grid`: pp, ep, "
+      .. "micro_batches, global_batch, layout" },
+  pipelines = { type = "list", of = { type = "pipeline" }, default = {},
+    doc = "pipeline schedules to try beside 1f1b; a mix has hide_a2a only where there are some" },
   options = { type = "table", default = {}, as = "table<string, table<string, any[]>>",
     doc = "pass -> option -> list of the values to try, in place of the built-in lists; for passes "
       .. "of the techniques" },
@@ -137,6 +143,23 @@ local function check_with(with, techniques, at)
   end
 end
 
+-- Raises a user error unless `grids` has lists of values of fields of a grid, and nothing is asked
+-- beside it that knows one grid alone.
+local function check_grids(c, at)
+  for key, list in pairs(c.grids) do
+    local path = "moe.search.grids." .. tostring(key)
+    if not grid_lib.FIELDS[key] then
+      schema.unknown("moe.search.grids", "field", key, schema.keys_of(grid_lib.FIELDS), at)
+    end
+    schema.field({ type = "list", of = grid_lib.FIELDS[key], distinct = true }, list, path, at)
+    if #list == 0 then errors.user(path .. ": the list is empty; give at least one value", at) end
+  end
+  if c.execute and (next(c.grids) or #c.pipelines > 0) then
+    errors.user("moe.search.execute: mixes with grids or pipelines of their own are only simulated "
+      .. "so far; omit execute, and run best.lua with --executor cpu", at)
+  end
+end
+
 local lines = {}  -- name of a search that was begun -> line of the recipe
 
 -- Raises a user error if the recipe has another search of this name: the name identifies a search
@@ -154,9 +177,12 @@ local function claim_name(name, at)
 end
 
 -- Returns the specification of the plans, for `steps` or for as many steps as a system needs.
-local function spec_of(c)
-  local spec = jobs_lib.simulated_spec({ model = c.model, cluster = c.cluster,
-    optimizer = c.optimizer })
+-- changes: fields of the grid; ends: as in schema.collector, or nil.
+local function spec_of(c, changes, ends)
+  local model = c.model
+  if changes and next(changes) then model = model_lib.on(model, grid_lib.with(c.grid, changes, c.at)) end
+  local spec = jobs_lib.simulated_spec({ model = model, cluster = c.cluster,
+    optimizer = c.optimizer }, ends)
   if c.memory_bytes then
     spec.cluster = schema.merged(spec.cluster, { device = schema.merged(spec.cluster.device,
       { memory_bytes = c.memory_bytes }) })
@@ -215,6 +241,7 @@ schema.record("search", "search", "what moe.search found", {
   { "front", "moe.Run[]", "the mixes and known systems to which no other is better in both time "
     .. "and memory, the fastest first" },
   { "named", "moe.Run[]", "the known systems, the best first" },
+  { "known", "string?", "the known system that is better than all mixes, which `best` is then" },
   { "beyond", "string?", "what the best known system has that no mix has, as far as it has any" },
   { "contributions", "{ technique: string, without_ms: number?, best_ms: number, without_bytes: "
     .. "integer?, best_bytes: integer, oom: boolean?, why: string? }[]",
@@ -303,7 +330,7 @@ end
 -- Checks a search without searching (`moebench check`): simulates the mix without any technique and
 -- those with one of the passes in `with` alone, and says which of these are refused.
 local function check(c, space, at)
-  local tried = mixes.new(space, spec_of(c), c, at)
+  local tried = mixes.new(space, spec_of, c, at)
   tried:record(space:plain(), "plain")
   core.say(("ok: %s, %d mixes; simulated: the plain one%s"):format(c.name, space.size,
     #c.with > 0 and " and each of `with` alone" or ""))
@@ -318,7 +345,8 @@ end
 
 -- Returns what the tried mixes say of the best one: most fields of the type "search".
 local function found(c, space, tried, best, weight)
-  local explains = c.contributions and not tried:entry(best).oom
+  local known = weight == 1 and tried:better_known(best)
+  local explains = c.contributions and not tried:entry(best).oom and not known
   local s = { best = tried:record(best, "best"), plain = tried:record(space:plain(), "plain"),
     contributions = explains and contributions(space, tried, best) or core.array {},
     order = core.array {}, top = tried:top(best, weight, c.top),
@@ -333,6 +361,10 @@ local function found(c, space, tried, best, weight)
   s.least_bound_ms = s.bound_ms and tried.least_bound
   if explains then s.order = order.of(c, tried, best, s.named[1]) end
   s.system = text.system(space, best)
+  if known then
+    s.best, s.known = s.named[1], known
+    s.system = ("moe.system %q {}"):format(known)
+  end
   return s
 end
 
@@ -359,7 +391,7 @@ local function conclude(search, best)
   s.took_s = core.clock() - search.begin
   s.cached = simulations.counts(search.before).found
   local why
-  if not s.best.oom then s.recipe, why = text.write_recipe(c, space, best) end
+  if not s.best.oom then s.recipe, why = text.write_recipe(c, space, best, s.known) end
   search.printed = true
   text.print(s, why)
   session.add_search(c.name, s, seen_of(tried))
@@ -410,7 +442,10 @@ function M.search(t)
   if c.techniques ~= "all" then check_with(c.with, techniques, at) end
   c = settings.call(c, M.FIELDS, "moe.search", at)
   local execute = c.execute and real.check(c.execute, at)
-  local space = space_lib.new(techniques, c.options, c.with)
+  check_grids(c, at)
+  c.at = at
+  if #c.pipelines == 0 then techniques.hide_a2a = nil end
+  local space = space_lib.new(techniques, c.options, c.with, c)
   if space.size == 1 then
     errors.user("moe.search.techniques: the list is empty; give at least one technique, or `with`",
       at)
@@ -421,7 +456,7 @@ function M.search(t)
   errors.stop_in "check"
   local begin, before = core.clock(), simulations.counts()
   session.begin({ name = c.name, title = "", over = {}, params = {}, set = core.args.set })
-  local tried, weights = mixes.new(space, spec_of(c), c, at), weights_of(objectives)
+  local tried, weights = mixes.new(space, spec_of, c, at), weights_of(objectives)
   local s, best = look_and_conclude({ c = c, space = space, tried = tried, weights = weights,
     objectives = objectives, begin = begin, before = before }, at)
   if execute then

@@ -1,6 +1,7 @@
 -- The space that moe.search searches: dimensions, each with choices, of which the first always
 -- leaves its technique out. A mix has one choice per dimension; it is a list of their numbers.
 local core = require "moe.core"
+local pipeline = require "moe.spec.pipeline"
 local policy = require "moe.spec.policy"
 local schema = require "moe.base.schema"
 local system_lib = require "moe.spec.system"
@@ -38,8 +39,8 @@ local DIMENSIONS = {
 }
 
 -- Passes that no mix has, beside those for inference: "placed" leaves experts where they are,
--- "weights_at_experts" saves memory and no time, "hide_a2a" needs turns beside each other.
-local EXCLUDED = { placed = true, weights_at_experts = true, hide_a2a = true }
+-- "weights_at_experts" saves memory and no time.
+local EXCLUDED = { placed = true, weights_at_experts = true }
 
 -- Kinds of passes that edit only the schedule.
 local SCHEDULES = { schedule = true, pipeline = true }
@@ -168,10 +169,32 @@ end
 local Space = {}
 Space.__index = Space
 
---- Makes the space of these techniques (a set of names), of the values in `grid`, and of the
---- passes in the list `with`, each of which a mix has or has not. Dimensions without a choice are
---- left out.
-function M.new(techniques, grid, with)
+-- Returns the dimensions of grids, a table of lists of values by field, and of pipeline schedules.
+-- Their first choice is what the search itself gives.
+local function mesh(grids, pipelines)
+  local all = {}
+  for _, key in ipairs(schema.keys_of(grids)) do
+    local name = "grid." .. key
+    local choices = { OUT }
+    for _, value in ipairs(grids[key]) do
+      choices[#choices + 1] = { technique = name, label = ("%s=%s"):format(name, value_text(value)),
+        passes = {}, set = {}, grid = { [key] = value } }
+    end
+    all[#all + 1] = { name = name, choices = choices }
+  end
+  local schedules = { OUT }
+  for _, schedule in ipairs(pipelines) do
+    schedules[#schedules + 1] = { technique = "pipeline", label = pipeline.label(schedule),
+      passes = {}, set = {}, pipeline = schedule }
+  end
+  all[#all + 1] = { name = "pipeline", choices = schedules }
+  return all
+end
+
+--- Makes the space of these techniques (a set of names), of the values in `grid`, of the passes in
+--- the list `with`, each of which a mix has or has not, and of the fields of grids and the pipeline
+--- schedules in `of_mesh`, { grids, pipelines }. Dimensions without a choice are left out.
+function M.new(techniques, grid, with, of_mesh)
   local space = setmetatable({ dimensions = {}, size = 1 }, Space)
   local own = { placement = {} }
   for _, pass in ipairs(with) do
@@ -197,6 +220,7 @@ function M.new(techniques, grid, with)
     add { name = given[1], choices = choices }
   end
   for _, dimension in ipairs(own) do add(dimension) end
+  for _, dimension in ipairs(mesh(of_mesh.grids, of_mesh.pipelines)) do add(dimension) end
   return space
 end
 
@@ -250,14 +274,25 @@ function Space:label(mix)
   return #labels > 0 and table.concat(labels, " + ") or "plain"
 end
 
+--- Returns the fields of the grid that the mix changes.
+function Space:grid(mix)
+  local changes = {}
+  for _, choice in ipairs(self:chosen(mix)) do
+    for key, value in pairs(choice.grid or {}) do changes[key] = value end
+  end
+  return changes
+end
+
 --- Returns the system `name` of the mix, whose errors are raised at `at`.
 function Space:system(mix, name, at)
-  local passes, fields = {}, {}
+  local passes, fields, schedule = {}, {}, nil
   for _, choice in ipairs(self:chosen(mix)) do
+    schedule = choice.pipeline or schedule
     for _, pass in ipairs(choice.passes) do passes[#passes + 1] = pass end
     for key, value in pairs(choice.set) do fields[key] = value end
   end
-  return system_lib.of_passes(name, passes, schema.merged({ all_reduce = NONE }, fields), at)
+  return system_lib.of_passes(name, passes, schema.merged({ all_reduce = NONE }, fields), at,
+    schedule)
 end
 
 -- Returns whether all passes of a choice are among the stages, with these options.

@@ -27,6 +27,10 @@ function M.system(space, mix)
   local chosen = space:chosen(mix)
   for _, choice in ipairs(chosen) do
     for _, pass in ipairs(choice.passes) do lines[#lines + 1] = "  " .. pass_text(pass) .. "," end
+    if choice.pipeline then
+      lines[#lines + 1] = ("  moe.pipeline[%q] %s,"):format(choice.pipeline.name,
+        lua_text.text(choice.pipeline.given or {}, "  "))
+    end
     set = schema.merged(set, choice.set)
   end
   local name = #lines > 0 and "best" or "plain"
@@ -75,10 +79,10 @@ return moe.experiment {
 }
 ]]
 
---- Writes the recipe best.lua of the best mix into the output folder; returns the file's name, or
---- nil and what it would need.
-function M.write_recipe(c, space, best)
-  for _, choice in ipairs(space:chosen(best)) do
+--- Writes the recipe best.lua of the best mix, or of the known system that is better, into the
+--- output folder; returns the file's name, or nil and what it would need.
+function M.write_recipe(c, space, best, known)
+  for _, choice in ipairs(known and {} or space:chosen(best)) do
     for _, pass in ipairs(choice.passes) do
       if pass.own then return nil, "the policy " .. pass.name end
     end
@@ -88,10 +92,15 @@ function M.write_recipe(c, space, best)
   local cluster
   cluster, why = cluster_text(c.cluster)
   if not cluster then return nil, why end
-  local is_plain, systems = #space:chosen(best) == 0, M.system(space, space:plain())
-  if not is_plain then systems = systems .. ", " .. M.system(space, best) end
-  local grid = c.grid and ("  grid = moe.grid %s,\n"):format(
-    lua_text.text(grid_lib.given(c.grid), "  ")) or ""
+  local is_plain = not known and #space:chosen(best) == 0
+  local systems = M.system(space, space:plain())
+  if known then
+    systems = ("%s, moe.system %q {}"):format(systems, known)
+  elseif not is_plain then
+    systems = systems .. ", " .. M.system(space, best)
+  end
+  local given = grid_lib.given(grid_lib.with(c.grid, known and {} or space:grid(best), c.at))
+  local grid = next(given) and ("  grid = moe.grid %s,\n"):format(lua_text.text(given, "  ")) or ""
   core.write_output(c.name .. "_best.lua", FILE:format(core.recipe.name,
     is_plain and " is the plain one" or ", beside the plain one", model, cluster,
     grid, lua_text.text(c.optimizer, "  "), (systems:gsub("\n", "\n    "))))
