@@ -45,9 +45,10 @@ local SYSTEMS = {
     moe.pass.partition { parts = 2 } },
   now = { places = true, moe.pass.prophet { use = "now", shadows = 1, hidden = 0 } },
   next = { places = true, moe.pass.prophet { use = "next", shadows = 1, hidden = 0 } },
-  copies = { places = true, moe.pass.top_k { k = 1 }, moe.pass.hide_a2a {} },
-  segments = { moe.pass.hide_a2a { order = "segments", delay_dw = false } },
-  hidden = { moe.pass.zero {}, moe.pass.hide_a2a {} },
+  copies = { places = true, moe.pass.top_k { k = 1 },
+    moe.pass.hide_a2a { search = false } },
+  segments = { moe.pass.hide_a2a { search = false, delay_dw = false } },
+  hidden = { moe.pass.zero {}, moe.pass.hide_a2a { search = false } },
   hidden_parts = { moe.pass.irregular_a2a {}, moe.pass.partition { parts = 2 },
     moe.pass.dw_schedule {}, moe.pass.priority {}, moe.pass.hide_a2a {} },
 }

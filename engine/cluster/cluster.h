@@ -85,17 +85,21 @@ constexpr auto fields_of(const LinkSpec*) {
           .from(0, kMostStartUs));
 }
 
-/// How much longer compute takes while transfers run, since a transfer occupies multiprocessors and
-/// takes memory bandwidth and power. Each member is a factor of compute time, at least 1. When
-/// several transfers run at once, the excess of each factor over 1 is added up.
+/// How much longer compute and transfers take beside each other, since a transfer occupies
+/// multiprocessors and takes memory bandwidth and power. Each member is a factor of time, at least
+/// 1. When several transfers run at once, the excess of each factor over 1 is added up.
 struct OverlapSlowdown {
   double gemm = 1;
-  double memory = 1;  // for all compute that is not a GEMM
+  double memory = 1;    // for all compute that is not a GEMM
+  double transfer = 1;  // for a transfer while compute runs
 };
 constexpr auto fields_of(const OverlapSlowdown*) {
   return field_table<OverlapSlowdown>(
       field("gemm", &OverlapSlowdown::gemm, "factor of the time of GEMMs").from(1, 100),
       field("memory", &OverlapSlowdown::memory, "factor of the time of all other compute")
+          .from(1, 100),
+      field("transfer", &OverlapSlowdown::transfer,
+            "factor of the time of transfers beside compute")
           .from(1, 100));
 }
 
@@ -145,7 +149,7 @@ struct Cluster {
   /// even sharing explains (x2 at most).
   double sharing_efficiency = 1;
 
-  /// How much longer compute takes while collectives run.
+  /// How much longer compute takes while collectives run, and these beside compute.
   OverlapSlowdown overlap_slowdown;
   std::string collective_times;  // path of a file for cost/op_table.h; empty means none
 
@@ -183,7 +187,7 @@ constexpr auto fields_of(const Cluster*) {
             "assumed: the fraction of a link's rate that remains while two collectives use it")
           .from(1e-6, 1),
       field("overlap_slowdown", &Cluster::overlap_slowdown,
-            "how much longer compute takes while a collective runs"),
+            "how much longer compute takes while a collective runs, and this beside compute"),
       field("collective_times", &Cluster::collective_times,
             "GPU whose measured collectives inside a node replace formulas"));
 }

@@ -50,9 +50,10 @@ struct RoutedWork {
 struct CoreSharing {
   Nanoseconds taken = 0;          // added to compute if compute runs during the whole collective
   Nanoseconds late = 0;           // added to the collective if it ends while the core computes
-  OverlapSlowdown slowdown = {};  // factors on compute while the collective runs
+  OverlapSlowdown slowdown = {};  // factors while compute runs beside the collective
   bool none() const {
-    return taken == 0 && late == 0 && slowdown.gemm == 1 && slowdown.memory == 1;
+    return taken == 0 && late == 0 && slowdown.gemm == 1 && slowdown.memory == 1 &&
+           slowdown.transfer == 1;
   }
 };
 

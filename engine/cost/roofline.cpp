@@ -322,9 +322,9 @@ std::string RooflineCost::describe() const {
                         cluster_.nodes > 1 ? "inside a node " : "", collective_times_->gpu())
           : "");
   const OverlapSlowdown& slowdown = cluster_.overlap_slowdown;
-  if (slowdown.gemm > 1 || slowdown.memory > 1) {
-    text += fmt::format(", compute beside them: GEMMs x{:g}, others x{:g}", slowdown.gemm,
-                        slowdown.memory);
+  if (slowdown.gemm > 1 || slowdown.memory > 1 || slowdown.transfer > 1) {
+    text += fmt::format(", compute beside them: GEMMs x{:g}, others x{:g}, they x{:g}",
+                        slowdown.gemm, slowdown.memory, slowdown.transfer);
   }
   if (!narrow_.dtype.empty()) {
     text += fmt::format(", linears and experts in {} (where no table has them {:g} TFLOP/s)",

@@ -463,18 +463,20 @@ const std::vector<PassDef>& other_passes() {
            "where the forward of a micro-batch runs beside the backward of another, each computes "
            "while the other's rows travel (Megatron-LM, DeepSeek-V3)",
        .options =
-           {{"order",
-             std::string("shortest"),
-             "segments: the two take turns between exchanges, the backward first, as in "
-             "Megatron-LM's combined_1f1b and DualPipe; shortest: the order of least time "
-             "that a search finds, by the times of ops alone, if it is shorter than that",
+           {{"search",
+             true,
+             "whether a search looks for an order that, by the times of ops alone, is "
+             "shorter than that of Megatron-LM's combined_1f1b and DualPipe, in which the "
+             "two take turns between exchanges, the backward first",
              0,
              0,
-             {"segments", "shortest"}},
+             {},
+             {},
+             false,
+             Reads::kTimes},
             {"delay_dw", true,
              "whether weight gradients may run later in their turn than where they are made"}},
        .schedule = hide_a2a,
-       .reads = Reads::kTimes,
        .against = {"blocking_a2a", "serial"}},
   };
   return passes;

@@ -299,7 +299,9 @@ std::vector<Nanoseconds> StepReplay::added_beside(const Timeline& timeline) cons
                 "the time that collectives add to op '{}' (cluster.overlap_slowdown)",
                 plan_.graph.op(span->op).name);
           });
-      if (span->begin < t.end && t.end < span->end) added[t.op.index() * ranks + r] = sharing.late;
+      Nanoseconds& longer = added[t.op.index() * ranks + r];
+      longer += std::llround((slowdown.transfer - 1) * static_cast<double>(both));
+      if (span->begin < t.end && t.end < span->end) longer += sharing.late;
     }
   }
   return added;

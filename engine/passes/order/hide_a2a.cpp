@@ -203,11 +203,11 @@ struct Found {
 };
 
 Found order_of(const TurnPair& pair, const PassContext& context) {
-  const std::vector<LaneTask> tasks = pair.tasks(context.cost);
   TaskOrders best = pair.in_turns();
+  if (!std::get<bool>(context.options.at("search"))) return {pair.ops_in(best)};
+  const std::vector<LaneTask> tasks = pair.tasks(context.cost);
   double length = times_in(tasks, best).length;
-  if (std::get<std::string>(context.options.at("order")) == "shortest" &&
-      tasks.size() <= kMostSearched) {
+  if (tasks.size() <= kMostSearched) {
     TaskOrders other = shortest_orders(tasks);
     const double found = times_in(tasks, other).length;
     if (found < length) {
@@ -274,12 +274,13 @@ Schedule hide_a2a(const Graph& graph, Schedule schedule, const PassContext& cont
         "(combined_1f1b, paired_1f1b, dualpipe, dualpipev), and several micro-batches");
     return schedule;
   }
-  context.log->push_back(
-      {context.stage, context.stage,
-       fmt::format("{} pairs of turns; by the times of ops the longest takes {:.3f} ms, one after "
-                   "the other {:.3f}",
-                   pairs, longest.length / 1e6, longest.in_sequence / 1e6),
-       false});
+  std::string text = fmt::format("{} pairs of turns", pairs);
+  if (longest.length > 0) {
+    text +=
+        fmt::format("; by the times of ops the longest takes {:.3f} ms, one after the other {:.3f}",
+                    longest.length / 1e6, longest.in_sequence / 1e6);
+  }
+  context.log->push_back({context.stage, context.stage, text, false});
   return schedule;
 }
 

@@ -179,6 +179,9 @@ local function resolve(t, path, at, ends, own)
   local assumed = schema.collector(path, "cluster", ends)
   local c = schema.check(M.FIELDS, t, path, at, assumed)
   c.stack = stacks.resolve(c.stack, path .. ".stack", at, assumed)
+  if c.stack and c.stack.overlap and t.overlap_slowdown == nil then
+    c.overlap_slowdown = c.stack.overlap
+  end
   c.collective_times = checked_gpu(c.collective_times, ALONE,
     { "all_to_all", "all_reduce", "dispatch", "combine" }, path .. ".collective_times", at)
   if c.device then
