@@ -1,9 +1,10 @@
 // core.check_exchange: refuses sizes of an exchange. core.dispatch: rows and bytes of a dispatcher.
+// core.dispatch_rows and core.dispatch_us: expected rows, and the time of a call.
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
 #include "bindings/host/field_json.h"
 #include "bindings/host/host.h"
-#include "engine/dispatch/rows.h"
+#include "engine/dispatch/law.h"
 
 namespace moe::lua {
 namespace {
@@ -135,15 +136,41 @@ int check_exchange(lua_State* L) {
   return 0;
 }
 
-// ({ exchange, route }, choices) -> the fields of moe.DispatchRows
+dispatch::Route route_of(const Fields& spec, const dispatch::Exchange& exchange) {
+  dispatch::Route route;
+  read_fields(spec.at("route"), route);
+  check(route, exchange);
+  return route;
+}
+
+// ({ exchange, route, way }) -> the members of TokenRows, for choices that are drawn
 int dispatch_rows(lua_State* L) {
+  const json values = to_json(L, 1);
+  const Fields spec(values, "moe.dispatch_time");
+  const dispatch::Exchange exchange = exchange_of(spec.at("exchange"));
+  const dispatch::TokenRows rows =
+      sampled_rows(route_of(spec, exchange), exchange, value_named<Way>("way", spec.text("way")));
+  push_json(L, {rows.received, rows.moved, rows.nic, rows.nvlink});
+  return 1;
+}
+
+// (fields of Law, members of TokenRows, members of Call) -> microseconds
+int dispatch_us(lua_State* L) {
+  const json values = to_json(L, 1), r = to_json(L, 2), c = to_json(L, 3);
+  dispatch::Law law;
+  read_fields(Fields(values, "law"), law);
+  lua_pushnumber(
+      L, time_us(law, {r[0], r[1], r[2], r[3]}, {c[0], c[1], c[2], c[3], c[4], c[5], c[6]}));
+  return 1;
+}
+
+// ({ exchange, route }, choices) -> the fields of moe.DispatchRows
+int dispatched(lua_State* L) {
   luaL_checktype(L, 2, LUA_TTABLE);
   const json values = to_json(L, 1);
   const Fields spec(values, "moe.dispatch");
   const dispatch::Exchange exchange = exchange_of(spec.at("exchange"));
-  dispatch::Route route;
-  read_fields(spec.at("route"), route);
-  check(route, exchange);
+  const dispatch::Route route = route_of(spec, exchange);
   const dispatch::Choices choices = choices_of(L, exchange);
   check(route, exchange, choices);
   const dispatch::ExpertRows experts = expert_rows(exchange, choices);
@@ -161,7 +188,9 @@ int dispatch_rows(lua_State* L) {
 
 void open_dispatch(lua_State* L) {
   static constexpr luaL_Reg kFunctions[] = {{"check_exchange", core_function<check_exchange>},
-                                            {"dispatch", core_function<dispatch_rows>},
+                                            {"dispatch", core_function<dispatched>},
+                                            {"dispatch_rows", core_function<dispatch_rows>},
+                                            {"dispatch_us", core_function<dispatch_us>},
                                             {nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);
 }

@@ -2,7 +2,6 @@
 local core = require "moe.core"
 local dispatcher = require "moe.spec.dispatcher"
 local errors = require "moe.base.errors"
-local policy = require "moe.spec.policy"
 local schema = require "moe.base.schema"
 
 local M = {}
@@ -86,33 +85,30 @@ schema.record("dispatch rows", "rows", "what a dispatcher moves for given choice
     "bytes per rank: of received rows, of padded rows in bf16, and of the library's own buffers" },
 })
 
--- Returns the name of a dispatcher and its options, with those that the call gives in their place.
-local function chosen(c, given, at)
+--- Returns the name of a dispatcher and its options, with those of `set` in their place. c: fields
+--- of the call at `path`, of which those that are options go into `set`.
+function M.chosen(path, c, set, at)
   local value, name, options = c.dispatcher, nil, {}
-  if schema.is_a("dispatcher", value, PATH .. "dispatcher", at) then
+  if schema.is_a("dispatcher", value, path .. ".dispatcher", at) then
     name, options = value.name, value.options
   elseif dispatcher.known[value] then
     name = value
   else
-    schema.unknown("moe.dispatch.dispatcher", "dispatcher", value,
-      schema.keys_of(dispatcher.known), at)
+    schema.unknown(path .. ".dispatcher", "dispatcher", value, schema.keys_of(dispatcher.known), at)
   end
-  local fields, set = dispatcher.known[name].fields, { wire = c.dispatch, combine = c.combine }
+  local fields = dispatcher.known[name].fields
   for _, key in ipairs(schema.keys_of(OPTIONS)) do
-    if given[key] ~= nil and fields[key] then
-      set[key] = given[key]
-    elseif given[key] ~= nil then  -- another dispatcher's default changes nothing
-      local usual
-      for _, def in pairs(dispatcher.known) do
-        usual = usual or def.fields[key] and def.fields[key].default == given[key]
-      end
-      if not usual then
-        errors.user(("%s%s: is no option of the dispatcher '%s'; omit it"):format(PATH, key, name),
-          at)
-      end
+    local usual = c[key] == nil or fields[key]
+    if fields[key] and set[key] == nil then set[key] = c[key] end
+    for _, def in pairs(dispatcher.known) do  -- another dispatcher's default changes nothing
+      usual = usual or def.fields[key] and def.fields[key].default == c[key]
+    end
+    if not usual then
+      errors.user(("%s.%s: is no option of the dispatcher '%s'; omit it"):format(path, key, name),
+        at)
     end
   end
-  return name, schema.check(fields, schema.merged(options, set), PATH:sub(1, -2), at)
+  return name, schema.check(fields, schema.merged(options, set), path, at)
 end
 
 local function most_tokens(choices)
@@ -130,7 +126,7 @@ function M.dispatch(t)
   if type(c.choices) ~= "table" then
     schema.refuse(PATH .. "choices", c.choices, "a list per rank of lists of experts", at)
   end
-  local name, options = chosen(c, t, at)
+  local name, options = M.chosen("moe.dispatch", c, { wire = c.dispatch, combine = c.combine }, at)
   local sizes = schema.picked(c, { "ranks", "ranks_per_node", "experts", "topk", "hidden" })
   sizes.max_nodes, sizes.tokens = c.max_nodes, most_tokens(c.choices)
   sizes.expert_rank = core.array(c.expert_rank)

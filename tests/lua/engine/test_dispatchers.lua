@@ -86,3 +86,57 @@ test("what no dispatcher can serve is refused with the field", function()
       fields), nil, part)
   end
 end)
+
+local TIME = [[
+local moe = require "moe"
+local function time(more)
+  local t = { dispatcher = "deepep_v1", gpu = "h100", ranks = 16, ranks_per_node = 8, experts = 256,
+    topk = 8, hidden = 7168, tokens = 4096, dtype = "fp8", way = "dispatch", sms = 20 }
+  for key, value in pairs(more or {}) do t[key] = value end
+  return moe.dispatch_time(t)
+end
+]]
+
+test("measured calls take the table's time, others that of the law, with a band", function()
+  local got = expect.runs(TIME .. [[
+T = { both = time { notify = true }, kernel = time(), bf16 = time { dtype = "bf16" },
+  far = time { ranks = 128, max_nodes = 4 }, h800 = time { gpu = "h800" },
+  op = 1e3 * moe.op_time { cluster = moe.cluster.h100 { nodes = 2 }, op = "dispatch", nodes = 2,
+    sms = 20, tokens = 4096, hidden = 7168, topk = 8 }.ms }]]).globals.T
+  expect.equal({ got.both.source, got.kernel.source, got.bf16.source, got.h800.source },
+    { "table", "table", "fitted", "fitted" })
+  expect.equal(got.both.us, got.op)
+  -- Measured alone: 843.5 us, and 49.7 us for the counts.
+  assert(math.abs(got.kernel.us / 843.5 - 1) < 0.03, got.kernel.us)
+  assert(got.bf16.us > 1.6 * got.kernel.us and got.far.us > got.kernel.us)
+  for _, one in pairs { got.both, got.kernel, got.bf16, got.far, got.h800 } do
+    assert(one.lo < one.us and one.us < one.hi)
+  end
+  -- What was fitted on no row of 16 nodes has a band twice as wide.
+  assert(got.far.hi / got.far.us - 1 > 1.9 * (got.bf16.hi / got.bf16.us - 1))
+end)
+
+test("times grow with tokens and fall with SMs", function()
+  expect.runs(TIME .. [[
+for _, name in ipairs { "deepep_v1", "deepep_v2", "deepep_v2_direct", "deepep_ll", "hybridep" } do
+  for _, way in ipairs { "dispatch", "combine" } do
+    local last = 0
+    for tokens = 512, 8192, 512 do
+      local t = { dispatcher = name, way = way, dtype = "bf16", tokens = tokens }
+      local us = time(t).us
+      t.sms = name ~= "deepep_ll" and 8 or nil
+      assert(us > last and time(t).us >= us)
+      last = us
+    end
+  end
+end]])
+end)
+
+test("a time that nothing was measured for is refused", function()
+  expect.fails(TIME .. "time { dispatcher = 'alltoallv' }", nil,
+    "moe.dispatch_time.dispatcher: no times of 'alltoallv' were measured")
+  expect.fails(TIME .. "time { dispatcher = 'deepep_v2', notify = true }", nil,
+    "moe.dispatch_time.notify: no times of 'deepep_v2' with counts apart were measured")
+  expect.fails(TIME .. "time { sms = 140 }", nil, "sms: 140 is not allowed; give an even number")
+  expect.fails(TIME .. "time { hidden = 192 }", nil, "hidden: 192 is not a multiple of 128")
+end)
