@@ -5,6 +5,7 @@
 #include "bindings/host/field_json.h"
 #include "bindings/host/host.h"
 #include "engine/dispatch/law.h"
+#include "engine/exec/dispatch/moved.h"
 
 namespace moe::lua {
 namespace {
@@ -12,7 +13,8 @@ namespace {
 using dispatch::Way;
 using nlohmann::json;
 
-constexpr int64_t kMostShown = 64;  // ranks of a result with a number per pair of ranks
+constexpr int64_t kMostExecuted = 16;  // ranks, a thread each
+constexpr int64_t kMostShown = 64;     // ranks of a result with a number per pair of ranks
 
 // Pushes entry i of the table on top, which must be a table; `path`: of that entry.
 int push_list(lua_State* L, int i, const std::string& path) {
@@ -180,6 +182,21 @@ int dispatched(lua_State* L) {
   for (const Way way : {Way::kDispatch, Way::kCombine}) {
     result[name_of(way)] = rows_json(route, exchange, choices, way);
   }
+  if (spec.flag("execute", false)) {
+    if (exchange.ranks > kMostExecuted) {
+      throw user_error("execute: {} ranks are more than {}, of one thread each", exchange.ranks,
+                       kMostExecuted);
+    }
+    const dispatch::Moved moved = move_exact(route, exchange, choices);
+    std::vector<int64_t> sum = moved.sent[0];
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += moved.sent[1][i];
+    result["sent"] = matrix_json(sum, exchange.ranks);
+    result["fnv1a"] = fmt::format("{:016x}", moved.fnv1a);
+    for (const Way way : {Way::kDispatch, Way::kCombine}) {
+      result[name_of(way)]["sent"] =
+          matrix_json(moved.sent[static_cast<size_t>(way)], exchange.ranks);
+    }
+  }
   push_json(L, result);
   return 1;
 }
@@ -188,7 +205,7 @@ int dispatched(lua_State* L) {
 
 void open_dispatch(lua_State* L) {
   static constexpr luaL_Reg kFunctions[] = {{"check_exchange", core_function<check_exchange>},
-                                            {"dispatch", core_function<dispatched>},
+                                            {"dispatch", core_function<with_effect<dispatched>>},
                                             {"dispatch_rows", core_function<dispatch_rows>},
                                             {"dispatch_us", core_function<dispatch_us>},
                                             {nullptr, nullptr}};

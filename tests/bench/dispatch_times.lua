@@ -213,7 +213,8 @@ local function laws_of(rows)
       local counts, slope = counts_of(own, set.nodes)
       laws[#laws + 1] = { counts = counts, slope = slope, dispatcher = set.dispatcher,
         gpu = set.gpu, ways = set.ways, nodes = set.nodes, notify = set.notify, rows = #own,
-        median = quantile(off, 0.5), p90 = quantile(off, 0.9), p95 = quantile(off, 0.95), law = law }
+        median = quantile(off, 0.5), p90 = quantile(off, 0.9), p95 = quantile(off, 0.95),
+        law = law }
     end
   end
   return laws

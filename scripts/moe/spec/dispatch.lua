@@ -52,6 +52,9 @@ M.FIELDS = schema.merged(schema.merged(M.SIZES, OPTIONS), {
   combine = wire("element type on the way back", "bf16"),
   weights = { type = "boolean", default = true,
     doc = "whether rows carry weights on the way there; false: as with a cached handle" },
+  execute = { type = "boolean", default = false,
+    doc = "whether threads, one per rank, at most 16, also move rows: small whole numbers x, which "
+      .. "expert e (from 0) multiplies by e mod 3 + 1, all exact in bf16 and fp8" },
   combine_weights = { type = "boolean", default = false,
     doc = "whether rows carry weights on the way back, as in the backward of a dispatch" },
 })
@@ -71,11 +74,14 @@ schema.record("rows by link", "way", "rows and bytes of one way of an exchange",
   { "nvlink_port_max", "integer", "bytes of the fullest port" },
   { "nic_max", "integer", "bytes of the fullest NIC, one direction" },
   { "nvlink_bytes", "integer[][]?", "bytes by NVLink from rank to rank; up to 64 ranks" },
+  { "sent", "integer[][]?", "bytes handed to the transport by rank and rank; with execute" },
   { "nic_bytes", "integer[][]?", "bytes by NICs from rank to rank; up to 64 ranks" },
 })
 schema.record("dispatch rows", "rows", "what a dispatcher moves for given choices", {
   { "dispatch", "moe.RowsByLink", "the way to the experts" },
   { "combine", "moe.RowsByLink", "the way back" },
+  { "sent", "integer[][]?", "bytes handed to the transport by both ways; with execute = true" },
+  { "fnv1a", "string?", "FNV-1a 64 of the sums of all tokens as int32; with execute = true" },
   { "control_bytes_per_peer", "integer?", "bytes to each peer before the rows, such as counts" },
   { "experts_computed", "{ rows: integer[], padded_rows: integer[], padded_rows_per_rank: "
     .. "integer[], received_rows_per_rank: integer[], choices_per_rank: integer[], choices: "
@@ -132,8 +138,8 @@ function M.dispatch(t)
   sizes.expert_rank = core.array(c.expert_rank)
   local route = dispatcher.route(name, sizes, schema.merged(options, { weights = c.weights,
     combine_weights = c.combine_weights }), MOST_SMS, "moe.dispatch", at)
-  return dispatcher.call("moe.dispatch", at, core.dispatch, { exchange = sizes, route = route },
-    c.choices)
+  return dispatcher.call("moe.dispatch", at, core.dispatch, { exchange = sizes, route = route,
+    execute = c.execute }, c.choices)
 end
 
 return M

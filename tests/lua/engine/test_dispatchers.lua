@@ -43,6 +43,32 @@ test("bytes are by pair of ranks, and buffers and computed rows beside them", fu
   expect.equal(got.experts_computed.remote_node_rows, 2)
 end)
 
+test("moved between ranks, all dispatchers send what they count and give equal bits", function()
+  value [[
+for _, name in ipairs { "alltoallv", "two_level", "rank_dedup", "deepep_v1", "deepep_v2",
+    "deepep_ll", "hybridep", "allgather" } do
+  for _, dtype in ipairs { "bf16", "fp8" } do
+    local got = call { dispatcher = name, dispatch = dtype, execute = true }
+    assert(got.fnv1a == "e0561c6b3aaa4fe6", name)
+    for from = 1, 4 do
+      for to = 1, 4 do
+        local sum = 0
+        for _, way in ipairs { got.dispatch, got.combine } do
+          local bytes = way.nvlink_bytes[from][to] + way.nic_bytes[from][to]
+          assert(way.sent[from][to] == bytes, name)
+          sum = sum + bytes
+        end
+        assert(got.sent[from][to] == sum)
+      end
+    end
+  end
+end]]
+  expect.fails(HEAD .. [[local C = {}
+for rank = 1, 32 do C[rank] = {} end
+call { dispatcher = "alltoallv", ranks = 32, experts = 32, choices = C, execute = true }]], nil,
+    "execute: 32 ranks are more than 16")
+end)
+
 test("a dispatcher of a recipe is as one of the library", function()
   local got = value [[
 local pairs_of_nodes = moe.policy.dispatcher { name = "wide", sms = 8, params = { group = 4 },
