@@ -7,6 +7,7 @@
 #include "engine/analysis/bubbles.h"
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
+#include "engine/dispatch/route.h"
 #include "engine/model/blocks.h"
 #include "engine/ops/ops.h"
 #include "engine/passes/pass.h"
@@ -206,6 +207,12 @@ json field_tables() {
       {{"name", "rank"},
        {"doc", "statistics of a rank in a step"},
        {"fields", fields_json<RankStats>()}},
+      {{"name", "law"},
+       {"doc", "parameters of the time of a dispatch or combine"},
+       {"fields", fields_json<dispatch::Law>()}},
+      {{"name", "route"},
+       {"doc", "what a dispatcher moves"},
+       {"fields", fields_json<dispatch::Route>()}},
       {{"name", "bubbles"},
        {"doc", "what a pipeline rank does in a step"},
        {"fields", fields_json<Bubbles>()}},

@@ -357,6 +357,7 @@ int open_core(lua_State* L) {
   open_placement(L);
   open_calibrate(L);
   open_network(L);
+  open_dispatch(L);
   open_lina(L);
   open_pipeline(L);
   open_pipemoe(L);

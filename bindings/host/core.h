@@ -29,6 +29,8 @@ void open_calibrate(lua_State* L);
 /// Adds core.collectives, core.op_table and core.op_time, which are defined in api/network.cpp, to
 /// the table on top of the stack.
 void open_network(lua_State* L);
+/// Adds core.check_exchange, core.dispatch, _rows and _us to the table on top (api/dispatch.cpp).
+void open_dispatch(lua_State* L);
 /// Adds core.lina_popularity to the table on top, and makes the type of a profile (api/lina.cpp).
 void open_lina(lua_State* L);
 /// Adds core.pipeline_rows, core.pipeline_times and core.lane_times to the table on top

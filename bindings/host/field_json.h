@@ -61,6 +61,10 @@ void read_field(const Fields& from, const Row& row, M& into) {
   if (!row.required && !from.has(row.name)) return;
   if constexpr (HasFields<M>) {
     read_fields(from.at(row.name), into);
+  } else if constexpr (IsVector<M>::value) {
+    for (const nlohmann::json& one : from.value().at(row.name)) {
+      read_fields(Fields(one, row.name), into.emplace_back());
+    }
   } else if constexpr (HasNames<M>) {
     into = value_named<M>(row.name, from.text(row.name));
   } else if constexpr (std::is_same_v<M, bool>) {

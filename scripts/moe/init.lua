@@ -9,6 +9,8 @@ local collectives = require "moe.spec.collectives"
 local comm_tables = require "moe.spec.comm_tables"
 local constants = require "moe.spec.constants"
 local core = require "moe.core"
+local dispatch = require "moe.spec.dispatch"
+local dispatch_time = require "moe.spec.dispatch_time"
 local errors = require "moe.base.errors"
 local experiment = require "moe.run.experiment"
 local export = require "moe.results.export"
@@ -59,6 +61,10 @@ local moe = schema.functions("moe", "name", {
     "times of collectives that share the links of a cluster" },
   constants = { constants.constants, "(paper: string)", "moe.Constant[]",
     "the constants with which a paper's recipes simulate, and where each comes from" },
+  dispatch = { dispatch.dispatch, dispatch.FIELDS, "moe.DispatchRows",
+    "rows and bytes that a dispatcher moves for given choices, by link" },
+  dispatch_time = { dispatch_time.dispatch_time, dispatch_time.FIELDS, "moe.DispatchTime",
+    "the time of one dispatch or combine of a dispatcher on a GPU, measured where tables have it" },
   experiment = { experiment.experiment, experiment.FIELDS, "moe.Experiment",
     "points, systems, and how they are run; a recipe returns the experiment" },
   fallback = { choice.fallback, "(constructor: (fun(t?: table): moe.Pass), options: table)",
@@ -138,6 +144,7 @@ print(found.best.iteration_ms, found.system)]] },
 }, {
   version = core.version,
   cluster = cluster.constructors,
+  dispatcher = policy.dispatchers,
   lina = lina.functions,
   model = model.constructors,
   pass = policy.passes,

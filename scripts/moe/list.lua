@@ -99,6 +99,7 @@ local LISTS = { systems = systems, claims = claims,
   clusters = function() return functions_of "cluster" end,
   stacks = function() return stacks.rows end,
   pipelines = function() return policy.pipeline_rows end,
+  dispatchers = function() return policy.dispatcher_rows end,
   models = models, passes = function() return policy.pass_rows end, placements = placements }
 for _, kind in ipairs { "gates", "executors", "metrics", "ops", "workloads" } do
   LISTS[kind] = function() return core.table(kind) end

@@ -46,6 +46,7 @@ local TABLES = {
   { "TurnTimes", pipeline_times.TIMES, "the field `times` of moe.pipeline_times" },
   { "TurnPairs", pipeline_times.PAIR, "the field `pair` of moe.pipeline_times" },
   { "TurnTransfers", pipeline_times.SEND, "the field `send` of moe.pipeline_times" },
+  { "Route", schema.declared "route", "what the function route of moe.policy.dispatcher returns" },
   { "Edits", train.EDITS, "changes of a plan's graph for a device" },
   { "RunFields", train.RUN, "options of plan:run" },
   { "SimulateFields", plan.SIMULATE, "options of plan:simulate" },

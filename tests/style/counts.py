@@ -25,6 +25,7 @@ from pathlib import Path
 # segment, a pass or its option, an op of the program.
 OTHER_NAMES = {
     "bindings/api/calibrate.cpp": "all_reduce all_to_all",
+    "bindings/api/dispatch.cpp": "combine dispatch",
     "bindings/api/graph.cpp": "split",
     "bindings/api/network.cpp": "all_to_all",
     "bindings/api/pipeline.cpp": "send",
@@ -39,6 +40,7 @@ OTHER_NAMES = {
     "engine/analysis/step_summary.cpp": "send",
     "engine/cluster/cluster.h": "all_reduce",
     "engine/comm/communicator.h": "all_gather all_reduce all_to_all reduce_scatter",
+    "engine/dispatch/route.h": "combine dispatch",
     "engine/exec/device/ops.cpp": "gate",
     "engine/exec/results/gate_stats.cpp": "gate",
     "engine/profile/profiler.cpp": "gate",

@@ -1,10 +1,11 @@
--- moe.policy.gate / pass / schedule / placement / pipeline: policies in Lua; and moe.pass: the
--- built-in passes. A definition returns a constructor: calling it with options makes an instance
--- for a model or a system. In a run each rank thread evaluates the recipe in a Lua state of its own
--- and finds gates and placements in M.registry by name.
+-- moe.policy.gate / pass / schedule / placement / pipeline / dispatcher: policies in Lua; and
+-- moe.pass: the built-in passes. A definition returns a constructor: calling it with options makes
+-- an instance for a model or a system. In a run each rank thread evaluates the recipe in a Lua
+-- state of its own and finds gates and placements in M.registry by name.
 local balance = require "moe.techniques.balance"
 local balance_pass = require "moe.techniques.balance.pass"
 local core = require "moe.core"
+local dispatcher = require "moe.spec.dispatcher"
 local errors = require "moe.base.errors"
 local pipeline = require "moe.spec.pipeline"
 local schema = require "moe.base.schema"
@@ -117,6 +118,7 @@ M.KINDS = {
       doc = "orders the ops with the methods of s; o: the options" },
   },
   pipeline = fields(pipeline.DEFINITION),
+  dispatcher = fields(dispatcher.DEFINITION),
   placement = fields(schema.merged(PLACED, {
     at = { type = "string", enum = { "step", "layer" }, default = "step",
       doc = "'step': a placement is made from a step's load and used from the next step on; "
@@ -215,6 +217,7 @@ local function define(kind)
     end
     local def = schema.check(M.KINDS[kind], t, path, at)
     if kind == "pipeline" then return pipeline.define(def, path, at) end
+    if kind == "dispatcher" then return dispatcher.define(def, path, at) end
     check_name(kind, def, at)
     local options = schema.options(def.params, path .. ".params", at)
     if kind == "placement" then placement_options(def, options, path, at) end
@@ -225,10 +228,11 @@ end
 local kinds = {}
 for kind, doc in pairs { gate = "chooses the experts of tokens", pass = "edits a plan's graph",
   schedule = "orders ops and divides lanes", placement = "places experts on devices",
-  pipeline = "orders the turns of pipeline ranks" } do
+  pipeline = "orders the turns of pipeline ranks",
+  dispatcher = "says what travels to experts and back, by which hops" } do
   kinds[kind] = { define(kind), M.KINDS[kind],
-    ("fun(options?: table): moe.%s"):format(({ gate = "Gate", pipeline = "Pipeline" })[kind]
-      or "Pass"),
+    ("fun(options?: table): moe.%s"):format(({ gate = "Gate", pipeline = "Pipeline",
+      dispatcher = "Dispatcher" })[kind] or "Pass"),
     ("defines a %s policy in Lua, which %s; returns its constructor"):format(kind, doc) }
 end
 M.constructors = schema.functions("moe.policy", "kind of policy", kinds)
@@ -297,5 +301,6 @@ end
 --- The constructors of the built-in passes and pipelines: moe.pass.<name>{ options }.
 M.passes = schema.functions("moe.pass", "pass", passes)
 M.pipelines, M.pipeline_rows = pipeline.load(M.constructors)
+M.dispatchers, M.dispatcher_rows = dispatcher.load(M.constructors)
 
 return M

@@ -1,0 +1,84 @@
+#include "engine/dispatch/law.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "engine/base/rng.h"
+
+namespace moe::dispatch {
+namespace {
+
+constexpr int64_t kSampled = 8192;
+constexpr uint64_t kSeed = 1;
+
+TokenRows rows_per_token(const Route& route, const Exchange& x, const Choices& choices, Way way,
+                         bool fullest) {
+  const LinkRows on = rows_on(route, x, choices, way);
+  const PortRows nic = ports_of(on.nic, x.ranks), nvlink = ports_of(on.nvlink, x.ranks);
+  const auto tokens = static_cast<double>(std::max<int64_t>(1, choices.tokens()));
+  const auto each = [&](const PortRows& ports) {
+    return static_cast<double>(fullest ? ports.max * x.ranks : ports.total) / tokens;
+  };
+  return {static_cast<double>(on.delivered) / tokens, static_cast<double>(on.moved) / tokens,
+          each(nic), each(nvlink)};
+}
+
+}  // namespace
+
+Choices sampled_choices(const Exchange& x, int64_t tokens, uint64_t seed) {
+  Choices choices;
+  Rng rng(seed);
+  const auto E = static_cast<size_t>(x.experts), k = static_cast<size_t>(x.topk);
+  const bool limited = x.max_nodes > 0 && x.max_nodes < x.nodes();
+  std::vector<double> score(E), best(static_cast<size_t>(x.nodes()));
+  std::vector<int32_t> order(E);
+  for (int64_t rank = 0; rank <= x.ranks; ++rank) choices.first.push_back(rank * tokens);
+  for (int64_t t = 0; t < choices.tokens(); ++t) {
+    for (double& s : score) s = rng.uniform();
+    if (limited) {
+      std::fill(best.begin(), best.end(), 0);
+      const auto node = [&](size_t e) {
+        return static_cast<size_t>(x.rank_of(static_cast<int64_t>(e)) / x.ranks_per_node);
+      };
+      for (size_t e = 0; e < E; ++e) best[node(e)] = std::max(best[node(e)], score[e]);
+      std::vector<double> sorted = best;
+      std::sort(sorted.rbegin(), sorted.rend());
+      const double least = sorted[static_cast<size_t>(x.max_nodes) - 1];
+      for (size_t e = 0; e < E; ++e) score[e] = best[node(e)] < least ? -1 : score[e];
+    }
+    std::iota(order.begin(), order.end(), 0);
+    const auto last = order.begin() + static_cast<int64_t>(k);
+    std::nth_element(order.begin(), last - 1, order.end(), [&](int32_t a, int32_t b) {
+      return score[static_cast<size_t>(a)] > score[static_cast<size_t>(b)];
+    });
+    choices.experts.insert(choices.experts.end(), order.begin(), last);
+  }
+  return choices;
+}
+
+TokenRows sampled_rows(const Route& route, const Exchange& x, Way way) {
+  const Choices choices = sampled_choices(x, (kSampled + x.ranks - 1) / x.ranks, kSeed);
+  return rows_per_token(route, x, choices, way, false);
+}
+
+TokenRows fullest_rows(const Route& route, const Exchange& x, const Choices& choices, Way way) {
+  return rows_per_token(route, x, choices, way, true);
+}
+
+double time_us(const Law& law, const TokenRows& rows, const Call& call) {
+  const double us_per_row = 1e6 * call.tokens * call.row_bytes;
+  const double nic = us_per_row * rows.nic / (law.nic_efficiency * call.nic_bytes_per_s);
+  const double nvlink =
+      us_per_row * rows.nvlink / (law.nvlink_efficiency * call.nvlink_bytes_per_s);
+  const double sm = (call.tokens * (law.token_us + rows.received * law.row_us) +
+                     us_per_row * (rows.moved + law.token_rows) / law.sm_bytes_per_s) /
+                    std::pow(std::max(1.0, call.sms), law.sm_power);
+  const double most = std::max({nic, nvlink, sm}), p = law.sharpness;
+  double sum = 0;
+  for (const double part : {nic, nvlink, sm}) sum += most > 0 ? std::pow(part / most, p) : 0;
+  return law.latency_us + law.latency_us_per_log2_nodes * std::log2(call.nodes) +
+         law.expert_us * call.experts + most * std::pow(sum, 1 / p);
+}
+
+}  // namespace moe::dispatch

@@ -1,0 +1,36 @@
+// How long a dispatch or combine takes:
+//   t = latency + latency per log2 nodes + time per expert + (nic^p + nvlink^p + sm^p)^(1/p),
+// where nic and nvlink are bytes / (efficiency x rate) of the fullest link, and sm = (tokens x
+// token_us + rows x row_us + (bytes copied + token_rows x tokens x row bytes) / sm_bytes_per_s) /
+// SMs^sm_power. Rates are those of data sheets; the other numbers are a Law, which is fitted to
+// microbenchmarks of one dispatcher on one GPU (scripts/moe/gpus/dispatch.lua).
+#pragma once
+
+#include "engine/dispatch/rows.h"
+
+namespace moe::dispatch {
+
+/// Rows of a rank per token of it: those that it receives, that all hops move (also where they
+/// stay), and that leave by its NIC and its NVLink port.
+struct TokenRows {
+  double received = 0, moved = 0, nic = 0, nvlink = 0;
+};
+
+/// One call of a rank; rates: bytes per second of its NIC and of its NVLink port, one way.
+struct Call {
+  double tokens = 0, row_bytes = 0, experts = 0, nodes = 1, sms = 0;
+  double nic_bytes_per_s = 50e9, nvlink_bytes_per_s = 450e9;
+};
+
+/// Choices of `tokens` tokens on each rank, drawn from a seed: uniform, or those of the max_nodes
+/// best nodes by their largest score.
+Choices sampled_choices(const Exchange& exchange, int64_t tokens, uint64_t seed);
+/// The mean rank's rows where tokens choose so; 8,192 tokens, the same every time, stand for all.
+TokenRows sampled_rows(const Route& route, const Exchange& exchange, Way way);
+/// The rows of the fullest link for these choices, per token of the mean rank.
+TokenRows fullest_rows(const Route& route, const Exchange& exchange, const Choices& choices,
+                       Way way);
+
+double time_us(const Law& law, const TokenRows& rows, const Call& call);
+
+}  // namespace moe::dispatch

@@ -1,0 +1,168 @@
+-- moe.dispatch and all dispatchers, on the engine.
+local expect = require "expect"
+local test = require "test"
+
+-- Two nodes of two ranks with two experts each, one token per rank: both choices on the own rank;
+-- both on one remote rank; one node, two ranks; two nodes.
+local HEAD = [[
+local moe = require "moe"
+local function call(more)
+  local t = { ranks = 4, ranks_per_node = 2, experts = 8, topk = 2, hidden = 128,
+    choices = { { { 1, 2 } }, { { 7, 8 } }, { { 5, 7 } }, { { 2, 6 } } }, dispatch = "bf16" }
+  for key, value in pairs(more) do t[key] = value end
+  return moe.dispatch(t)
+end
+]]
+
+local function value(text) return expect.runs(HEAD .. text).globals.T end
+
+test("each dispatcher sends the rows of its kind", function()
+  local got = value [[
+T = {}
+for name in ("alltoallv two_level rank_dedup deepep_v1 deepep_v2 deepep_v2_direct deepep_ll "
+    .. "hybridep allgather"):gmatch "%S+" do
+  local there, back = call({ dispatcher = name }).dispatch, call({ dispatcher = name }).combine
+  T[name] = ("%d %d %d x %d, %d"):format(there.rows.nvlink, there.rows.nic, there.rows["local"],
+    there.row_bytes.nic, back.row_bytes.nic)
+end]]
+  expect.equal(got, { alltoallv = "2 3 3 x 260, 256", two_level = "3 3 5 x 260, 256",
+    rank_dedup = "2 2 2 x 272, 256", deepep_v1 = "3 2 3 x 288, 272", deepep_v2 = "3 2 3 x 288, 288",
+    deepep_v2_direct = "2 2 2 x 288, 288", deepep_ll = "2 3 3 x 272, 256",
+    hybridep = "3 2 3 x 272, 256", allgather = "4 8 4 x 296, 256" })
+end)
+
+test("bytes are by pair of ranks, and buffers and computed rows beside them", function()
+  local got = value [[T = call { dispatcher = "deepep_v1" }]]
+  expect.equal(got.dispatch.nvlink_bytes, { { 0, 0, 0, 0 }, { 288, 0, 0, 0 }, { 0, 0, 0, 288 },
+    { 0, 0, 288, 0 } })
+  expect.equal(got.combine.nic_bytes, { { 0, 0, 0, 0 }, { 0, 0, 0, 272 }, { 0, 0, 0, 0 },
+    { 0, 272, 0, 0 } })
+  expect.equal(got.buffers, { received = { 512, 0, 512, 512 },
+    by_expert = { 65536, 0, 65536, 65536 }, library = 25238144 })
+  expect.equal(got.experts_computed.choices_per_rank, { 3, 0, 2, 3 })
+  expect.equal(got.experts_computed.remote_node_rows, 2)
+end)
+
+test("moved between ranks, all dispatchers send what they count and give equal bits", function()
+  value [[
+for _, name in ipairs { "alltoallv", "two_level", "rank_dedup", "deepep_v1", "deepep_v2",
+    "deepep_ll", "hybridep", "allgather" } do
+  for _, dtype in ipairs { "bf16", "fp8" } do
+    local got = call { dispatcher = name, dispatch = dtype, execute = true }
+    assert(got.fnv1a == "e0561c6b3aaa4fe6", name)
+    for from = 1, 4 do
+      for to = 1, 4 do
+        local sum = 0
+        for _, way in ipairs { got.dispatch, got.combine } do
+          local bytes = way.nvlink_bytes[from][to] + way.nic_bytes[from][to]
+          assert(way.sent[from][to] == bytes, name)
+          sum = sum + bytes
+        end
+        assert(got.sent[from][to] == sum)
+      end
+    end
+  end
+end]]
+  expect.fails(HEAD .. [[local C = {}
+for rank = 1, 32 do C[rank] = {} end
+call { dispatcher = "alltoallv", ranks = 32, experts = 32, choices = C, execute = true }]], nil,
+    "execute: 32 ranks are more than 16")
+end)
+
+test("a dispatcher of a recipe is as one of the library", function()
+  local got = value [[
+local pairs_of_nodes = moe.policy.dispatcher { name = "wide", sms = 8, params = { group = 4 },
+  route = function(grid, cluster, o)
+    assert(cluster.nodes == 2 and cluster.devices_per_node == 2 and o.sms == 6)
+    return { there = { { forward = "rail", dedup = "node", group = o.group }, { dedup = "rank" } },
+      reduce = "rank_node", dispatch_bytes = grid:payload(o.wire) + grid:align(9, 16),
+      combine_bytes = grid:payload(o.combine) }
+  end }
+T = call { dispatcher = pairs_of_nodes { sms = 6 } }.dispatch]]
+  -- All ranks are one domain of four, so that a token never leaves it by the first hop.
+  expect.equal({ got.row_bytes.nic, got.rows.nvlink, got.rows.nic }, { 272, 2, 2 })
+end)
+
+test("what no dispatcher can serve is refused with the field", function()
+  local own = "dispatcher = moe.policy.dispatcher { name = 'mine', route = function() return { "
+    .. "there = %s, dispatch_bytes = %d, combine_bytes = 256 } end } {}"
+  local one, two = "choices = { {}, {}, {}, { { 3, %d } } }", "{ { 3, 0 }, { 1, 0 } }"
+  for fields, part in pairs {
+    ["'deepep_v3'"] = "moe.dispatch.dispatcher: unknown dispatcher 'deepep_v3'",
+    ["'deepep_v1', ranks_per_node = 3"] = "ranks: 4 is not a multiple of ranks_per_node",
+    ["'deepep_v1', experts = 6"] = "experts: 6 is not a multiple of ranks = 4",
+    ["'deepep_v1', sms = 21"] = "sms: 21 is not allowed; give an even number up to 160",
+    ["'deepep_v1', order = 'inter_first'"] = "order: is no option of the dispatcher",
+    ["'two_level', order = 'last'"] = "order: 'last' is not allowed; give one of",
+    ["'alltoallv', combine = 'fp8'"] = "combine: fp8 is not allowed",
+    ["'alltoallv', hidden = 100"] = "hidden: 100 numbers in bf16 are no multiple of 16",
+    ["'alltoallv', hidden = 192, dispatch = 'fp8'"] = "hidden: 192 is not a multiple of",
+    ["'alltoallv', topk = 3"] = "choices[1][1]: has 2 entries; give topk = 3",
+    ["'alltoallv', max_nodes = 1"] = "choices[4][1]: reaches more than max_nodes = 1",
+    ["'alltoallv', expert_rank = { 1, 1, 1, 2, 2, 3, 4, 4 }"] = "expert_rank: has 8",
+    ["'alltoallv', " .. one:format(3)] = "names expert 3 twice",
+    ["'alltoallv', " .. one:format(9)] = "9 is not an expert",
+    ["'allgather', " .. one:format(0)] = "an all-gather needs",
+    ["'deepep_ll', max_tokens = 1, choices = { {}, {}, {}, " .. two .. " }"] =
+      "max_tokens: rank 4 has 2 tokens",
+    [own:format("{}", 256)] = "there: the list is empty",
+    [own:format("{ {} }", 8)] = "dispatch_bytes: 8 is less than",
+  } do
+    expect.fails(HEAD .. ("call { %s%s }"):format(fields:find "^disp" and "" or "dispatcher = ",
+      fields), nil, part)
+  end
+end)
+
+local TIME = [[
+local moe = require "moe"
+local function time(more)
+  local t = { dispatcher = "deepep_v1", gpu = "h100", ranks = 16, ranks_per_node = 8, experts = 256,
+    topk = 8, hidden = 7168, tokens = 4096, dtype = "fp8", way = "dispatch", sms = 20 }
+  for key, value in pairs(more or {}) do t[key] = value end
+  return moe.dispatch_time(t)
+end
+]]
+
+test("measured calls take the table's time, others that of the law, with a band", function()
+  local got = expect.runs(TIME .. [[
+T = { both = time { notify = true }, kernel = time(), bf16 = time { dtype = "bf16" },
+  far = time { ranks = 128, max_nodes = 4 }, h800 = time { gpu = "h800" },
+  op = 1e3 * moe.op_time { cluster = moe.cluster.h100 { nodes = 2 }, op = "dispatch", nodes = 2,
+    sms = 20, tokens = 4096, hidden = 7168, topk = 8 }.ms }]]).globals.T
+  expect.equal({ got.both.source, got.kernel.source, got.bf16.source, got.h800.source },
+    { "table", "table", "fitted", "fitted" })
+  expect.equal(got.both.us, got.op)
+  -- Measured alone: 843.5 us, and 49.7 us for the counts.
+  assert(math.abs(got.kernel.us / 843.5 - 1) < 0.03, got.kernel.us)
+  assert(got.bf16.us > 1.6 * got.kernel.us and got.far.us > got.kernel.us)
+  for _, one in pairs { got.both, got.kernel, got.bf16, got.far, got.h800 } do
+    assert(one.lo < one.us and one.us < one.hi)
+  end
+  -- What was fitted on no row of 16 nodes has a band twice as wide.
+  assert(got.far.hi / got.far.us - 1 > 1.9 * (got.bf16.hi / got.bf16.us - 1))
+end)
+
+test("times grow with tokens and fall with SMs", function()
+  expect.runs(TIME .. [[
+for _, name in ipairs { "deepep_v1", "deepep_v2", "deepep_v2_direct", "deepep_ll", "hybridep" } do
+  for _, way in ipairs { "dispatch", "combine" } do
+    local last = 0
+    for tokens = 512, 8192, 512 do
+      local t = { dispatcher = name, way = way, dtype = "bf16", tokens = tokens }
+      local us = time(t).us
+      t.sms = name ~= "deepep_ll" and 8 or nil
+      assert(us > last and time(t).us >= us)
+      last = us
+    end
+  end
+end]])
+end)
+
+test("a time that nothing was measured for is refused", function()
+  expect.fails(TIME .. "time { dispatcher = 'alltoallv' }", nil,
+    "moe.dispatch_time.dispatcher: no times of 'alltoallv' were measured")
+  expect.fails(TIME .. "time { dispatcher = 'deepep_v2', notify = true }", nil,
+    "moe.dispatch_time.notify: no times of 'deepep_v2' with counts apart were measured")
+  expect.fails(TIME .. "time { sms = 140 }", nil, "sms: 140 is not allowed; give an even number")
+  expect.fails(TIME .. "time { hidden = 192 }", nil, "hidden: 192 is not a multiple of 128")
+end)
