@@ -8,7 +8,13 @@ local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
 local types = require "moe.models.types"
 
-local M = { TYPES = types.TYPES, MISSING = types.MISSING }
+local function data(name)
+  local path = ("%s/moe/models/%s.json"):format(core.scripts_dir, name)
+  return core.json_decode(core.read_file(path), path)
+end
+
+--- MISSING: models with parts that do not exist here, model_type -> the part.
+local M = { TYPES = types, MISSING = data "missing_parts" }
 
 -- Names that classes give a field, of which each class has one.
 local NAMES = {
@@ -33,16 +39,17 @@ local KINDS = { model_type = "string", tie_word_embeddings = "boolean", layer_ty
   rope_scaling = "table", rope_type = "string", type = "string", truncate = "boolean",
   full_attention = "table", sliding_attention = "table" }
 
-local ALWAYS = {}  -- fields without effect, and those that are read of every config
-for key in (types.HARMLESS .. " rope_parameters rope_scaling rope_theta partial_rotary_factor "
-    .. "head_dim original_max_position_embeddings max_position_embeddings"):gmatch "%S+" do
-  ALWAYS[key] = true
-end
+-- Fields that are read of every config.
+local ALWAYS = { rope_parameters = true, rope_scaling = true, rope_theta = true, head_dim = true,
+  partial_rotary_factor = true, original_max_position_embeddings = true,
+  max_position_embeddings = true }
 
 local classes  -- model_type -> { fields = field -> default, names = other name -> field }
 local function class_of(name)
-  classes = classes or core.json_decode(core.read_file(core.scripts_dir
-    .. "/moe/models/class_defaults.json"), "class_defaults.json")
+  if not classes then
+    classes = data "class_defaults"
+    for _, key in ipairs(classes.HARMLESS) do ALWAYS[key] = true end
+  end
   return classes[name]
 end
 
@@ -259,7 +266,7 @@ end
 
 -- Returns the fields of rotary embeddings, or nil and why they are not built; and the settings of
 -- those of all blocks. head: width of what turns if all of it does.
-local function rope_fields(c, head)
+local function rope_fields(c, row, head)
   local r, default = rope_of(c)
   local main, windows = r, r:get "sliding_attention"
   if r:get "full_attention" then
@@ -270,6 +277,9 @@ local function rope_fields(c, head)
   local columns = c:has "rotary_dim" and c:get "rotary_dim"
   local turning = main:get "partial_rotary_factor" or c:get "partial_rotary_factor"
     or columns and columns / head or default.partial_rotary_factor or 1
+  if turning ~= 1 and not (default.partial_rotary_factor or c:has "rotary_dim" or row.latent) then
+    return nil, ("partial_rotary_factor = %s: the class does not read it"):format(turning)
+  end
   local dim = math.floor(turning * head)
   local stated = (main ~= r or main.stated_by) and main:get "rope_theta"
   local theta = stated or c:get "rope_theta" or default.rope_theta
@@ -329,8 +339,12 @@ local function expert_fields(c, row)
     shared = (key and c:need(key) or 0) * (row.shared_of and c:need(row.shared_of) or expert_ffn)
   end
   local n_group, topk_group = c:get "n_group", c:get "topk_group"
+  local experts, k = c:need(c:name "experts"), c:need(c:name "k")
+  if k > experts then
+    c:fail("%s = %d: is more than %s = %d", c:name "k", k, c:name "experts", experts)
+  end
   return { expert_ffn = expert_ffn, shared_ffn = shared, shared_gate = row.shared_gate,
-    experts = c:of "experts" or c:need(c:name "experts"), k = c:of "k" or c:need(c:name "k"),
+    experts = experts, k = k,
     choice_bias = row.choice_bias, router = { scores = row.scores or "softmax",
       weight = c:says(row.renorm) and "renorm" or "prob", scale = c:of "scale",
       groups = groups and n_group or 1, top_groups = groups and topk_group or 1,
@@ -399,7 +413,7 @@ local function fields_of(c, row)
   local seen, unseen = attention_kinds(c, row, layers)
   if not seen then return nil, unseen end
   local head = c:get "head_dim" or math.floor(c:need "hidden_size" / heads)
-  local rope, main = rope_fields(c, row.latent and c:need "qk_rope_head_dim" or head)
+  local rope, main = rope_fields(c, row, row.latent and c:need "qk_rope_head_dim" or head)
   if not rope then return nil, main end
   local longest = rope.longest or row.longest and row.longest(main.given) or nil
   local turning = rope.turning

@@ -99,55 +99,6 @@ local NOPE = { full_attention = "n", sliding_attention = "w" }  -- full without 
 local DEEPSEEK = { moe_layer_freq = 1, attention_bias = false }
 local NOAUX = merged(DEEPSEEK, { scoring_func = "sigmoid", topk_method = "noaux_tc" })
 
---- Fields that change neither parameters nor logits nor the loss of a training step.
-local HARMLESS = [[
-  _attn_implementation _name_or_path add_cross_attention architectures attn_implementation auto_map
-  aux_loss_alpha bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward
-  cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype
-  early_stopping enable_moe_fp32_combine encoder_no_repeat_ngram_size eod_token_id eos_token_id
-  ep_size
-  exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id id2label
-  im_end_id im_newline_id im_start_id image_token_id initializer_range is_decoder
-  is_encoder_decoder label2id length_penalty max_length min_length model_type no_repeat_ngram_size
-  num_beam_groups num_beams num_mtp_layers num_nextn_predict_layers num_return_sequences
-  output_attentions output_hidden_states output_scores pad_id pad_token_id prefix pretraining_tp
-  problem_type pruned_heads quantization_config remove_invalid_values repetition_penalty return_dict
-  return_dict_in_generate router_aux_loss_coef sep_token_id seq_aux suppress_tokens
-  task_specific_params temperature text_len tie_encoder_decoder tf_legacy_loss
-  tokenizer_class top_k top_p torch_dtype
-  torchscript transformers_version typical_p use_bfloat16 use_cache
-]]
-
---- Models with parts that do not exist here: model_type -> the part.
-local MISSING = {
-  axk2 = "sparse attention with an indexer", bailing_hybrid = "linear attention",
-  beam = "a cap of the logits", cohere2_moe = "LayerNorm without bias",
-  dbrx = "clipped q, k and v", deepseek_ocr2_text = "its images' own masks",
-  deepseek_v32 = "sparse attention with an indexer", deepseek_v4 = "compressed sparse attention",
-  diffusion_gemma_text = "diffusion", doge = "dynamic masks", dots3_note_text = "sparse attention",
-  dots3_note_vision_encoder = "an encoder of images",
-  ernie4_5_vl_moe_text = "experts of their own for images", gemma4_text = "GELU experts",
-  glm5_next_text = "sparse attention", glm_moe_dsa = "sparse attention with an indexer",
-  granitemoehybrid = "Mamba blocks", hy_v4 = "hyper-connections",
-  hy_v4_vl_text = "hyper-connections", inkling2_loop_text = "looped blocks",
-  inkling2_text = "convolutions of tokens", inkling_text = "convolutions of tokens",
-  jamba = "Mamba blocks", jetmoe = "experts of attention", kimi_linear = "linear attention",
-  kolibri1 = "a router that chooses by logits and a bias", laguna = "a softplus gate of attention",
-  lara_mini = "gated delta networks", lfm2_moe = "short convolutions", llama4 = "chunked attention "
-    .. "with L2 norms of q and k, and experts whose input the router scales",
-  longcat_flash = "zero-computation experts", minimax = "lightning attention",
-  minimax_m1 = "lightning attention", minimax_m3_vl_text = "sparse attention",
-  mistral_large4_text = "sparse attention with an indexer", muse_spark_text = "residual gates",
-  nemo_speechlm = "Mamba blocks", nemotron_h = "Mamba blocks", ["nllb-moe"] = "an encoder",
-  openai_privacy_filter = "attention in both directions", phimoe = "the SparseMixer router",
-  qwen3_5_moe_text = "gated delta networks", qwen3_next = "gated delta networks",
-  qwen4_exp_text = "gated delta networks", step3p5 = "a gate per head of attention",
-  switch_transformers = "an encoder", unlimited_ocr_text = "windows beside reference tokens",
-  vitpose_backbone = "an encoder of images",
-  zaya = "compressed convolutional attention",
-}
-MISSING.llama4_text = MISSING.llama4
-
 local TYPES = {
   mixtral = { renorm = true, windows = true, tensors = SPARSE },
   qwen2_moe = { renorm = "norm_topk_prob", qkv_bias = "qkv_bias", shared_gate = true,
@@ -285,4 +236,4 @@ for name, row in pairs(TYPES) do
   rows[name].tensors = merged(COMMON, rows[name].tensors or {})
 end
 
-return { TYPES = rows, MISSING = MISSING, HARMLESS = HARMLESS }
+return rows
