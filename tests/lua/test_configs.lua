@@ -5,8 +5,7 @@ local core = require "moe.core"
 local test = require "test"
 
 local NULL = core.null
-local CLASSES = core.json_decode(core.read_file(core.scripts_dir
-  .. "/moe/models/class_defaults.json"), "class_defaults.json")
+local CLASSES = core.library_json "models/class_defaults.json"
 
 -- Sizes that all classes take, in place of those that a class leaves open.
 local OPEN = { num_experts_per_tok = 2, n_routed_experts = 16, n_shared_experts = 1, head_dim = 64,

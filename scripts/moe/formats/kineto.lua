@@ -6,8 +6,7 @@ local files = require "moe.formats.files"
 local M = {}
 
 -- { part of a kernel's name (a pattern of Lua, in lower case), kind }; the first that fits counts.
-local path_of_rules = core.scripts_dir .. "/moe/formats/kineto_rules.json"
-local RULES = core.json_decode(core.read_file(path_of_rules), path_of_rules)
+local RULES = core.library_json "formats/kineto_rules.json"
 local COMMUNICATION = { all_reduce = true, all_gather = true, reduce_scatter = true,
   all_to_all = true, collective = true, dispatch = true, combine = true }
 local ON_GPU = { kernel = true, gpu_memcpy = true, gpu_memset = true }

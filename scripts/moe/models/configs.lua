@@ -8,13 +8,8 @@ local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
 local types = require "moe.models.types"
 
-local function data(name)
-  local path = ("%s/moe/models/%s.json"):format(core.scripts_dir, name)
-  return core.json_decode(core.read_file(path), path)
-end
-
 --- MISSING: models with parts that do not exist here, model_type -> the part.
-local M = { TYPES = types, MISSING = data "missing_parts" }
+local M = { TYPES = types, MISSING = core.library_json "models/missing_parts.json" }
 
 -- Names that classes give a field, of which each class has one.
 local NAMES = {
@@ -47,7 +42,7 @@ local ALWAYS = { rope_parameters = true, rope_scaling = true, rope_theta = true,
 local classes  -- model_type -> { fields = field -> default, names = other name -> field }
 local function class_of(name)
   if not classes then
-    classes = data "class_defaults"
+    classes = core.library_json "models/class_defaults.json"
     for _, key in ipairs(classes.HARMLESS) do ALWAYS[key] = true end
   end
   return classes[name]

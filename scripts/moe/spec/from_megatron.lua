@@ -30,8 +30,7 @@ M.FIELDS = {
 -- only: argument -> { the one value that is built, the default if that is another }; parts: what is
 -- not built, by the argument that turns it on; ignored: patterns of the names of arguments that do
 -- not change the time or the memory of a step as it is planned here.
-local path = core.scripts_dir .. "/moe/formats/megatron_arguments.json"
-local KNOWN = core.json_decode(core.read_file(path), path)
+local KNOWN = core.library_json "formats/megatron_arguments.json"
 
 local function is_ignored(name)
   for _, pattern in ipairs(KNOWN.ignored) do
