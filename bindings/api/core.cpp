@@ -227,6 +227,13 @@ int library_files(lua_State* L) {
   return 1;
 }
 
+// (name of a JSON file of the library) -> its value
+int library_json(lua_State* L) {
+  const std::string path = Host::of(L).options().scripts_dir + "/moe/" + text_argument(L, 1);
+  push_json(L, parse_json(read_file(path), path));
+  return 1;
+}
+
 int table(lua_State* L) {
   const std::string kind = text_argument(L, 1);
   if (kind == "types") {
@@ -333,6 +340,7 @@ int open_core(lua_State* L) {
                                             {"keep_earlier", core_function<keep_earlier_results>},
                                             {"kind_of", core_function<kind_of>},
                                             {"library_files", core_function<library_files>},
+                                            {"library_json", core_function<library_json>},
                                             {"load_on", core_function<load_on>},
                                             {"machine", core_function<machine>},
                                             {"nearest", core_function<nearest>},

@@ -98,6 +98,12 @@ Shape shape_in_file(const ParamInfo& info, const Layout& l) {
   return shape;
 }
 
+/// Returns the shape without an axis of length 1 before `axes` others: Ernie 4.5 has a bias [1,E].
+Shape without_leading_one(Shape shape, size_t axes) {
+  if (shape.size() == axes + 1 && shape[0] == 1) shape.erase(shape.begin());
+  return shape;
+}
+
 /// Returns the names of the tensors in the file, those of expert 0 first.
 std::vector<std::string> names_in_file(const TensorSource& source, const Layout& l) {
   std::vector<std::string> names;
@@ -343,7 +349,7 @@ LoadedParameters::LoadedParameters(std::shared_ptr<const Safetensors> files, con
             "checkpoint that is converted to one of them",
             files_->path(), files_->form_of(name), info.name);
       }
-      if (entry->shape != shape) {
+      if (without_leading_one(entry->shape, shape.size()) != shape) {
         throw user_error("{}: its tensor '{}' is {}, but the parameter {} needs {}", files_->path(),
                          name, shape_text(entry->shape), info.name, shape_text(shape));
       }

@@ -142,6 +142,9 @@ struct GroupedAttention {
   bool sinks = false;
   double scale = 0;
   double residual_scale = 1;
+  int64_t value = 0;
+  double value_scale = 1;
+  bool gated = false;
 };
 constexpr auto fields_of(const GroupedAttention*) {
   using O = GroupedAttention;
@@ -164,11 +167,17 @@ constexpr auto fields_of(const GroupedAttention*) {
           .from(0, 1 << 24),
       field("sinks", &O::sinks, "whether each head has a learned logit that no token gets"),
       field("scale", &O::scale, "factor of the scores; 0 means 1 / sqrt(head_dim)").from(0, 1e6),
-      field("residual_scale", &O::residual_scale, "factor of what is added to the residual"));
+      field("residual_scale", &O::residual_scale, "factor of what is added to the residual"),
+      field("value", &O::value, "width of a head of v; 0 means head_dim").from(0, 4096),
+      field("value_scale", &O::value_scale, "factor of v"),
+      field("gated", &O::gated,
+            "whether the heads' outputs are multiplied by sigmoid(x wg), one number per column"));
 }
-/// attn.q.w [heads*head_dim,d], attn.k.w, attn.v.w [kv_heads*head_dim,d], their biases,
-/// attn.q_norm.w, attn.k_norm.w, attn.sinks [heads], attn.out.w [d,heads*head_dim], attn.out.b ->
-/// attn.q, attn.k, attn.v, attn.q_norm, attn.k_norm, attn.q_rope, attn.k_rope, attn.core, attn.out.
+/// attn.q.w [heads*head_dim,d], attn.k.w [kv_heads*head_dim,d], attn.v.w [kv_heads*value,d], their
+/// biases, attn.q_norm.w, attn.k_norm.w, attn.sinks [heads], attn.gate.w [heads*value,d] of gated,
+/// attn.out.w [d,heads*value], attn.out.b -> attn.q, attn.k, attn.v, attn.q_norm, attn.k_norm,
+/// attn.q_rope, attn.k_rope, attn.core, attn.v_scale, attn.gate, attn.gate_on, attn.gated and
+/// attn.out.
 TensorId grouped_attention(ModelBuilder& b, const In& in, const GroupedAttention& o);
 
 struct LatentAttention {

@@ -14,6 +14,7 @@ local dispatch_time = require "moe.spec.dispatch_time"
 local errors = require "moe.base.errors"
 local experiment = require "moe.run.experiment"
 local export = require "moe.results.export"
+local from_megatron = require "moe.spec.from_megatron"
 local grid = require "moe.spec.grid"
 local infer = require "moe.run.infer"
 local jobs = require "moe.run.jobs"
@@ -70,6 +71,18 @@ local moe = schema.functions("moe", "name", {
   fallback = { choice.fallback, "(constructor: (fun(t?: table): moe.Pass), options: table)",
     "moe.Fallback",
     "a pass with a list as one option: takes the first value whose plan fits in memory" },
+  from_megatron = { from_megatron.from_megatron, from_megatron.FIELDS, "moe.MegatronRun",
+    "the model, grid, system and optimizer of a run of Megatron-LM by its arguments, its simulated "
+      .. "step, and what its log measured",
+    example = [[
+local moe = require "moe"
+local m = moe.from_megatron { cluster = moe.cluster.h100 { nodes = 2 }, vocab = 32000,
+  arguments = "--num-layers 4 --hidden-size 1024 --num-attention-heads 16 --num-experts 16 "
+    .. "--seq-length 2048 --micro-batch-size 1 --global-batch-size 64 --swiglu --bf16 "
+    .. "--normalization RMSNorm --position-embedding-type rope --disable-bias-linear "
+    .. "--expert-model-parallel-size 8 --moe-token-dispatcher-type alltoall "
+    .. "--use-distributed-optimizer --overlap-grad-reduce" }
+print(m.predicted.ms, m.predicted.memory_gib)]] },
   grid = { grid.grid, grid.FIELDS, "moe.Grid",
     "how the ranks of a step are arranged, and its micro-batches" },
   infer = { infer.infer, infer.INFER, "moe.InferResult",
@@ -84,7 +97,8 @@ local moe = schema.functions("moe", "name", {
   machine = { machine.machine, "(file: string, options?: moe.MachineOptions)", "moe.ClusterFields",
     "fields for moe.cluster.custom from a file of `moebench calibrate`: one node, a device per "
       .. "rank" },
-  nccl_tests = { comm_tables.nccl_tests, "(file: string)", "moe.Times",
+  nccl_tests = { comm_tables.nccl_tests,
+    "(file: string, how?: { table?: integer, ranks?: integer })", "moe.Times",
     "reads times from the output of all_reduce_perf or alltoall_perf, for a cluster's "
       .. "collectives" },
   op_table = { cluster.op_table, "(file: string)", "moe.OpTable",
@@ -102,6 +116,9 @@ local moe = schema.functions("moe", "name", {
       .. "activations; or what is wrong with a table of turns" },
   plan = { plan.plan, plan.PLAN, "moe.Plan",
     "plans and simulates a step of a model on a cluster" },
+  profile = { from_megatron.profile, "(file: string, how?: { rules?: string[][] })", "moe.Profile",
+    "what ran on a GPU: lanes, kinds of kernels, hidden and exposed communication, from a profile "
+      .. "of PyTorch" },
   read_json = { read_json, "(file: string)", "table",
     "reads a JSON file, from the recipe's folder or one given by --read" },
   results = { results.read, "(folder: string)", "moe.Results",
@@ -130,6 +147,8 @@ local found = moe.search {
   techniques = { "partition", "dw_schedule" }, with = { mine {} },
   allowed = function(has) return not (has.dw_schedule and has.one_each) end }
 print(found.best.iteration_ms, found.system)]] },
+  step_log = { from_megatron.step_log, "(file: string, how?: { kind?: string })", "moe.StepLog",
+    "reads what Megatron-LM, torchtitan or Tutel printed per step" },
   system = { system.system, "(name: string)", "fun(t: moe.SystemFields): moe.System",
     "a list of passes with an all-reduce policy; {} gives the known system of this name",
     fields = system.FIELDS },

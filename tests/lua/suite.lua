@@ -21,9 +21,9 @@ local part, parts = (set.part or "1/1"):match "^(%d+)/(%d+)$"
 for i, name in ipairs { "places", "fields", "policies", "experiments", "choices", "results",
   "effects", "scripts", "lists", "machine", "collectives", "configs", "op_time", "routing", "wrong",
   "engine/edits", "engine/disciplines", "engine/micro_batches", "engine/weights",
-  "engine/dispatchers", "engine/pipelines", "engine/pipeline_ranks",
-  "engine/timelines", "formats/formats", "run/infer",
-  "run/runs", "run/journal", "figures/page", "figures/charts", "figures/sensitivity",
+  "engine/dispatchers", "engine/pipelines", "engine/pipeline_ranks", "engine/timelines",
+  "formats/formats", "formats/logs", "run/infer", "run/runs", "run/journal", "figures/page",
+  "figures/charts", "figures/sensitivity",
   "search/explore", "search/real", "search/search", "search/space", "papers/claims", "papers/lina",
   "papers/constants", "papers/pipemoe", "papers/prophet", "papers/balance", "command/settings",
   "command/diff" } do

@@ -57,7 +57,7 @@ MODELS = {
                            out_hidden_size=16, num_position_embeddings=4,
                            deepstack_visual_indexes=[]))),
     "olmoe": ("olmoe", dict(intermediate_size=8, num_experts=4, num_experts_per_tok=3)),
-    "deepseek_v2": ("deepseek_v2", dict(MOE, **{**LATENT, "q_lora_rank": None},
+    "deepseek_v2": ("deepseek_v2", dict(MOE, **{**LATENT, "q_lora_rank": None, "norm_topk_prob": False},
                                         topk_method="group_limited_greedy",
                                         routed_scaling_factor=2.0)),
     "deepseek_v3": ("deepseek_v3", dict(MOE, **LATENT, routed_scaling_factor=2.5)),

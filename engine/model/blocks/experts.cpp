@@ -1,5 +1,6 @@
 #include "engine/graph/op_def.h"
 #include "engine/model/blocks.h"
+#include "engine/ops/rules.h"
 
 namespace moe::blocks {
 namespace {
@@ -76,7 +77,9 @@ TensorId experts(ModelBuilder& b, const In& in, const Experts& o) {
   rows = b.op("expert_linear", "moe.fc2", {rows, w2, b2}, all_rows);
   b.begin_segment(Segment::kCombine);
   rows = exchange(b, "moe.a2a_2", rows, counts, "source");
-  return b.op("combine", "moe.combine", {rows, weight, choice_slot, in.residual, slot_choice});
+  const Attrs shape = in.residual.valid() ? Attrs() : ops::seq_attr(b.graph().tensor(in.x).shape);
+  return b.op("combine", "moe.combine", {rows, weight, choice_slot, in.residual, slot_choice},
+              shape);
 }
 
 }  // namespace moe::blocks

@@ -35,14 +35,15 @@ TensorId grouped_attention(ModelBuilder& b, const In& in, const GroupedAttention
   }
   const int64_t head_dim = o.head_dim > 0 ? o.head_dim : d / o.heads;
   b.begin_segment(Segment::kAttn);
-  const auto project = [&](const std::string& name, int64_t heads) {
-    std::vector<TensorId> inputs = {
-        in.x, b.parameter(name + ".w", {heads * head_dim, d}, Init::kUniform)};
-    if (o.bias) inputs.push_back(b.parameter(name + ".b", {heads * head_dim}, Init::kZero));
+  const int64_t value = o.value > 0 ? o.value : head_dim;
+  const auto project = [&](const std::string& name, int64_t columns, bool bias) {
+    std::vector<TensorId> inputs = {in.x, b.parameter(name + ".w", {columns, d}, Init::kUniform)};
+    if (bias) inputs.push_back(b.parameter(name + ".b", {columns}, Init::kZero));
     return b.op("linear", name, std::move(inputs));
   };
-  TensorId q = project("attn.q", o.heads), k = project("attn.k", kv_heads);
-  const TensorId v = project("attn.v", kv_heads);
+  TensorId q = project("attn.q", o.heads * head_dim, o.bias);
+  TensorId k = project("attn.k", kv_heads * head_dim, o.bias);
+  const TensorId v = project("attn.v", kv_heads * value, o.bias);
   q = prepared(b, o, "attn.q", q, o.heads, in.angles);
   k = prepared(b, o, "attn.k", k, kv_heads, in.angles);
   std::vector<TensorId> inputs = {q, k, v};
@@ -50,8 +51,13 @@ TensorId grouped_attention(ModelBuilder& b, const In& in, const GroupedAttention
   Attrs attrs = {{"heads", o.heads}, {"kv_heads", kv_heads}};
   if (o.scale > 0) attrs["scale"] = o.scale;
   if (o.window > 0) attrs["window"] = o.window;
-  const TensorId context = b.op("attend", "attn.core", std::move(inputs), attrs);
-  const TensorId w = b.parameter("attn.out.w", {d, o.heads * head_dim}, Init::kUniform);
+  TensorId context = b.op("attend", "attn.core", std::move(inputs), attrs);
+  context = scaled_sum(b, "attn.v_scale", context, o.value_scale, {});
+  if (o.gated) {
+    const TensorId logits = project("attn.gate", o.heads * value, false);
+    context = b.op("mul", "attn.gated", {context, b.op("sigmoid", "attn.gate_on", {logits})});
+  }
+  const TensorId w = b.parameter("attn.out.w", {d, o.heads * value}, Init::kUniform);
   const TensorId bias = o.out_bias ? b.parameter("attn.out.b", {d}, Init::kZero) : TensorId();
   if (o.residual_scale == 1) return b.op("linear", "attn.out", {context, w, bias, in.residual});
   const TensorId y = b.op("linear", "attn.out", {context, w, bias});

@@ -1,26 +1,52 @@
 -- config.json of Hugging Face -> fields of moe.model.decoder, and where the tensors of a checkpoint
--- are. One entry per model_type: fields(c) returns the fields that differ from those of all, where
--- c is a view that checks what is read of the config; `defaults` are the values of keys that the
--- config leaves out, `tensors` has the names of tensors that differ. A part that does not exist
--- here is refused by name.
---
--- Defaults are those of the configuration classes of transformers 5.24 (src/transformers/models/
--- TYPE/configuration_TYPE.py), except for sizes, eps and theta, which a config must state.
+-- are. A config is read by its fields: those of the type's class in transformers 5.24, whose
+-- defaults (class_defaults.json) hold for what the config leaves out, and those of the hub's own
+-- code that types.lua names. A field that is neither read here, nor without effect, nor at its
+-- default is refused by name, as is a part that does not exist here.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
-local open_models = require "moe.models.open"
 local schema = require "moe.base.schema"
+local types = require "moe.models.types"
 
-local M = {}
+--- MISSING: models with parts that do not exist here, model_type -> the part.
+local M = { TYPES = types, MISSING = core.library_json "models/missing_parts.json" }
 
--- In names, {i} is the block and %d the expert.
-local function block(name) return "model.layers.{i}." .. name end
+-- Names that classes give a field, of which each class has one.
+local NAMES = {
+  experts = { "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts" },
+  k = { "num_experts_per_tok", "moe_topk", "moe_k" },
+  expert_ffn = { "moe_intermediate_size", "intermediate_size" },
+  shared = { "n_shared_experts", "num_shared_experts", "moe_num_shared_experts",
+    "num_shared_expert" },
+  shared_ffn = { "shared_expert_intermediate_size", "shared_intermediate_size" },
+  scale = { "routed_scaling_factor", "route_scale", "router_scaling_factor" },
+  dense = { "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index" },
+  every = { "decoder_sparse_step", "moe_layer_interval" },
+}
 
-local function gated(path)
-  return { names = { block(path .. ".gate_proj.weight"), block(path .. ".up_proj.weight") } }
+-- What is built of fields that several classes have.
+local ONLY = { hidden_act = "silu", attention_dropout = 0, output_router_logits = false,
+  router_jitter_noise = 0, use_sliding_window = false, mlp_bias = false, clip_qkv = core.null }
+
+-- What fields are in JSON whose default does not show it; those that do not stand here are numbers.
+local KINDS = { model_type = "string", tie_word_embeddings = "boolean", layer_types = "list",
+  mlp_only_layers = "list", mlp_layer_types = "list", rope_parameters = "table",
+  rope_scaling = "table", rope_type = "string", type = "string", truncate = "boolean",
+  full_attention = "table", sliding_attention = "table" }
+
+-- Fields that are read of every config.
+local ALWAYS = { rope_parameters = true, rope_scaling = true, rope_theta = true, head_dim = true,
+  partial_rotary_factor = true, original_max_position_embeddings = true,
+  max_position_embeddings = true }
+
+local classes  -- model_type -> { fields = field -> default, names = other name -> field }
+local function class_of(name)
+  if not classes then
+    classes = core.library_json "models/class_defaults.json"
+    for _, key in ipairs(classes.HARMLESS) do ALWAYS[key] = true end
+  end
+  return classes[name]
 end
-
-local function one(name) return { names = { name } } end
 
 local function merged(...)
   local out = {}
@@ -30,404 +56,333 @@ local function merged(...)
   return out
 end
 
--- The names that most checkpoints share.
-local COMMON = {
-  wte = one "model.embed_tokens.weight", ["lnf.w"] = one "model.norm.weight",
-  ["head.w"] = one "lm_head.weight",
-  ["ln1.w"] = one(block "input_layernorm.weight"),
-  ["ln2.w"] = one(block "post_attention_layernorm.weight"),
-  ["attn.sinks"] = one(block "self_attn.sinks"),
-  ["fc1.w"] = gated "mlp", ["fc2.w"] = one(block "mlp.down_proj.weight"),
-  ["shared.fc1.w"] = gated "mlp.shared_experts",
-  ["shared.fc2.w"] = one(block "mlp.shared_experts.down_proj.weight"),
-  ["gate.w"] = one(block "mlp.gate.weight"),
-  ["gate.bias"] = one(block "mlp.gate.e_score_correction_bias"),
-  ["ex.fc1.w"] = gated "mlp.experts.%d",
-  ["ex.fc2.w"] = one(block "mlp.experts.%d.down_proj.weight"),
-}
-for ours, theirs in pairs { ["attn.q"] = "q_proj", ["attn.k"] = "k_proj", ["attn.v"] = "v_proj",
-    ["attn.out"] = "o_proj", ["attn.q_norm"] = "q_norm", ["attn.k_norm"] = "k_norm",
-    ["attn.q_a"] = "q_a_proj", ["attn.q_a_norm"] = "q_a_layernorm", ["attn.q_b"] = "q_b_proj",
-    ["attn.kv_a"] = "kv_a_proj_with_mqa", ["attn.kv_a_norm"] = "kv_a_layernorm",
-    ["attn.kv_b"] = "kv_b_proj" } do
-  COMMON[ours .. ".w"] = one(block("self_attn." .. theirs .. ".weight"))
-  COMMON[ours .. ".b"] = one(block("self_attn." .. theirs .. ".bias"))
+local function kind_of(value)
+  local is = type(value)
+  return is == "table" and (#value > 0 and "list" or next(value) == nil and "empty") or is
 end
 
--- The experts of Mixtral and MiniMax-M2.
-local SPARSE = {
-  ["gate.w"] = one(block "block_sparse_moe.gate.weight"),
-  ["gate.bias"] = one(block "block_sparse_moe.e_score_correction_bias"),
-  ["ex.fc1.w"] = { names = { block "block_sparse_moe.experts.%d.w1.weight",
-    block "block_sparse_moe.experts.%d.w3.weight" } },
-  ["ex.fc2.w"] = one(block "block_sparse_moe.experts.%d.w2.weight"),
-}
+-- A config whose fields are checked when they are read. what, at: as in M.fields.
+local Config = {}
+Config.__index = Config
 
--- What the keys of a config.json are in JSON; those that do not stand here are numbers.
-local KINDS = { model_type = "string", hidden_act = "string", topk_method = "string",
-  rope_type = "string", type = "string", layer_types = "list", mlp_only_layers = "list",
-  mlp_layer_types = "list", rope_parameters = "table", rope_scaling = "table",
-  full_attention = "table", sliding_attention = "table", chunked_attention = "table" }
-for _, key in ipairs { "attention_bias", "mlp_bias", "norm_topk_prob", "output_router_logits",
-    "qkv_bias", "rope_interleave", "tie_word_embeddings", "truncate", "use_qk_norm",
-    "use_sliding_window" } do
-  KINDS[key] = "boolean"
+local function config_of(given, what, at, class)
+  return setmetatable({ given = given, what = what, at = at, read = {}, class = class }, Config)
 end
 
--- Returns a view of a config in which a value of another kind is the user's error, as is a table in
--- it. A key that the config leaves out has the value in `defaults`; one that is null has none. A
--- list with the same number for each block is that number. what, at: as in M.fields.
-local function checked(config, what, at, defaults)
-  return setmetatable({}, { what = what, at = at, config = config, __index = function(_, key)
-    local value, kind = config[key], KINDS[key] or "number"
-    if value == nil then value = defaults[key] end
-    if value == nil or value == core.null then return nil end
-    if kind == "number" and type(value) == "table" and #value > 0 then
-      for _, x in ipairs(value) do
-        if x ~= value[1] then
-          errors.user(("%s: %s: a number of its own per block is not built"):format(what, key), at)
-        end
-      end
-      value = value[1]
+function Config:fail(text, ...)
+  errors.user(("%s: " .. text):format(self.what, ...), self.at)
+end
+
+-- Returns the value of a field, or its default, and whether the config states it; nil for null. A
+-- value of another kind is the user's error. A list with the same number for each block is that
+-- number.
+function Config:get(key)
+  self.read[key] = true
+  local default = self.class.fields[key]
+  local value, stated = self.given[key], self.given[key] ~= nil
+  if not stated then value = default end
+  if value == nil or value == core.null then return nil, stated end
+  local kind = (default ~= nil and default ~= core.null) and kind_of(default) or KINDS[key]
+    or "number"
+  if kind == "empty" then kind = "list" end
+  if kind == "number" and kind_of(value) == "list" then
+    for _, x in ipairs(value) do
+      if x ~= value[1] then self:fail("%s: a number of its own per block is not built", key) end
     end
-    local is = type(value)
-    if is == "table" and (#value > 0 or next(value) == nil and kind == "list") then is = "list" end
-    if is ~= kind then schema.refuse(("%s: %s"):format(what, key), value, "a " .. kind, at) end
-    return kind == "table" and checked(value, what, at, {}) or value
-  end })
-end
-
-local known = {}  -- keys of the configs of published models
-for _, config in pairs(open_models) do
-  for key in pairs(config) do known[key] = true end
-end
-
---- Returns a text for the error on a key that a config lacks, if it may be there misspelt; else "".
-function M.misspelt(config, key)
-  local unknown = {}
-  for _, name in ipairs(schema.keys_of(config)) do
-    if not known[name] then unknown[#unknown + 1] = name end
+    value = value[1]
   end
-  local near = core.nearest(key, unknown)
-  return near ~= "" and ("; is it misspelt as '%s'?"):format(near) or ""
-end
-
--- Returns the value of the first of these keys that the config has. It must have one.
-local function need(c, ...)
-  local mt, missing, misspelt = getmetatable(c), ..., ""
-  for _, key in ipairs { ... } do
-    if c[key] ~= nil then return c[key] end
-    local near = M.misspelt(mt.config, key)
-    if near ~= "" then missing, misspelt = key, near end
+  local is = kind_of(value)
+  if is == "empty" and (kind == "list" or kind == "table") then is = kind end
+  if is ~= kind then
+    schema.refuse(("%s: %s"):format(self.what, key), value, "a " .. kind, self.at)
   end
-  errors.user(("%s: %s: is missing%s"):format(mt.what, missing, misspelt), mt.at)
+  return kind == "table" and config_of(value, self.what, self.at, { fields = {} }) or value, stated
 end
 
-local function softmax_router(renorm)
-  return { scores = "softmax", weight = renorm and "renorm" or "prob" }
+function Config:need(key)
+  local value = self:get(key)
+  if value == nil then self:fail("%s: is missing", key) end
+  return value
 end
 
--- Returns why the blocks' kinds of attention are not built, or nil if all see all tokens.
-local function windowed(c)
-  for _, kind in ipairs(c.layer_types or {}) do
-    if kind ~= "full_attention" then return "layer_types: windows are not built here" end
+-- Returns the name that this class, or the hub's code for it, gives the field, or nil.
+function Config:name(of)
+  for _, key in ipairs(NAMES[of]) do
+    if self:has(key) then return key end
   end
-  return c.use_sliding_window and "use_sliding_window: is not built" or nil
 end
 
--- Returns moe_every and the number of dense first blocks of the Qwen family.
-local function qwen_blocks(c)
-  if #(c.mlp_only_layers or {}) > 0 then
-    return nil, "mlp_only_layers: single dense blocks are not built"
-  end
-  local window = windowed(c)
-  if window then return nil, window end
-  return { moe_every = c.decoder_sparse_step, ffn = c.intermediate_size,
-    expert_ffn = need(c, "moe_intermediate_size") }
+-- Returns the value of the field by whatever name it has, or nil.
+function Config:of(name)
+  local key = self:name(name)
+  if key then return self:get(key) end
 end
 
--- Fields of Qwen3 and its successors, or nil and why they are not built.
-local function qwen3(c, renorm)
-  local own, why = qwen_blocks(c)
-  return own and merged(own, { qkv_bias = c.attention_bias, out_bias = c.attention_bias,
-    qk_norm = "head", router = softmax_router(renorm) }), why
+function Config:stated(key) return self.given[key] ~= nil end
+function Config:has(key) return self.class.fields[key] ~= nil end
+
+-- Returns what an entry of types.lua says: the value of the field that it names, or itself.
+function Config:says(entry)
+  if type(entry) == "table" then return self:get(entry[1]) and entry[2] or "none" end
+  if type(entry) == "string" then return self:get(entry) or false end
+  return entry or false
 end
 
--- Fields of the routers of DeepSeek-V3 and those after it.
-local function sigmoid_router(c)
-  return { choice_bias = true, router = { scores = "sigmoid",
-    weight = c.norm_topk_prob and "renorm" or "prob",
-    scale = c.routed_scaling_factor, groups = c.n_group, top_groups = c.topk_group,
-    group_score = "top2" } }
-end
-
--- Fields of the dense first blocks and the shared experts of DeepSeek and those after it.
-local function deepseek_blocks(c)
-  return { dense_layers = c.first_k_dense_replace, ffn = c.intermediate_size,
-    expert_ffn = need(c, "moe_intermediate_size"),
-    shared_ffn = need(c, "n_shared_experts") * need(c, "moe_intermediate_size") }
-end
-
--- Fields of latent attention and of the blocks around it, or nil and why they are not built.
-local function deepseek(c)
-  for _, key in ipairs { "attention_bias", "mlp_bias" } do
-    if c[key] then return nil, key .. ": models with latent attention have no biases here" end
-  end
-  if (c.moe_layer_freq or 1) ~= 1 then return nil, "moe_layer_freq: only 1 is built" end
-  local rope = M.rope(c)
-  local head, scale = need(c, "qk_nope_head_dim") + need(c, "qk_rope_head_dim"), 0
-  local factor, all_dim = rope.factor or 1, rope.mscale_all_dim or 0
-  if (rope.rope_type or rope.type or "default") ~= "default" and all_dim > 0 and factor > 1 then
-    local mscale = 0.1 * all_dim * math.log(factor) + 1
-    scale = mscale * mscale / math.sqrt(head)
-  end
-  return merged(deepseek_blocks(c), { kv_heads = false, head_dim = false,
-    kv_rank = need(c, "kv_lora_rank"), q_rank = c.q_lora_rank or 0, nope = c.qk_nope_head_dim,
-    rotary = c.qk_rope_head_dim, value_dim = need(c, "v_head_dim"), attention_scale = scale,
-    rope_form = c.rope_interleave == false and "halves" or "interleaved" })
-end
-
-M.TYPES = {
-  mixtral = {
-    defaults = { num_key_value_heads = 8 },
-    fields = function(c)
-      return { expert_ffn = need(c, "intermediate_size"), window = c.sliding_window or 0,
-        router = softmax_router(true) }
-    end,
-    tensors = SPARSE,
-  },
-  qwen2_moe = {
-    defaults = { num_key_value_heads = 16, decoder_sparse_step = 1, qkv_bias = true,
-      shared_expert_intermediate_size = 5632 },
-    fields = function(c)
-      local own, why = qwen_blocks(c)
-      if not own then return nil, why end
-      return merged(own, { qkv_bias = c.qkv_bias, shared_gate = true,
-        shared_ffn = c.shared_expert_intermediate_size,
-        router = softmax_router(c.norm_topk_prob) })
-    end,
-    tensors = { ["shared.fc1.w"] = gated "mlp.shared_expert",
-      ["shared.fc2.w"] = one(block "mlp.shared_expert.down_proj.weight"),
-      ["shared.gate.w"] = one(block "mlp.shared_expert_gate.weight") },
-  },
-  qwen3_moe = {
-    defaults = { num_key_value_heads = 4, decoder_sparse_step = 1 },
-    fields = function(c) return qwen3(c, c.norm_topk_prob) end,
-  },
-  qwen3_vl_moe_text = {
-    defaults = { num_key_value_heads = 16, decoder_sparse_step = 1, tie_word_embeddings = true },
-    fields = function(c) return qwen3(c, true) end,
-    tensors = { ["ex.fc1.w"] = one(block "mlp.experts.gate_up_proj"),
-      ["ex.fc2.w"] = one(block "mlp.experts.down_proj") },
-  },
-  olmoe = {
-    fields = function(c)
-      if c.clip_qkv then return nil, "clip_qkv: is not built" end
-      return { expert_ffn = need(c, "intermediate_size"), qkv_bias = c.attention_bias,
-        out_bias = c.attention_bias, qk_norm = "row", router = softmax_router(c.norm_topk_prob) }
-    end,
-  },
-  deepseek_v2 = {
-    defaults = { n_shared_experts = 2, routed_scaling_factor = 1, topk_method = "greedy",
-      q_lora_rank = 1536, first_k_dense_replace = 0 },
-    fields = function(c)
-      local limited = c.topk_method == "group_limited_greedy"
-      if not limited and c.topk_method ~= "greedy" then
-        return nil, "topk_method: only greedy and group_limited_greedy are built"
-      end
-      local own, why = deepseek(c)
-      if not own then return nil, why end
-      -- transformers ignores norm_topk_prob, which is false in all published models.
-      return merged(own, { router = { scores = "softmax", weight = "prob",
-        scale = c.routed_scaling_factor, groups = limited and need(c, "n_group") or 1,
-        top_groups = limited and need(c, "topk_group") or 1, group_score = "max" } })
-    end,
-  },
-  deepseek_v3 = {
-    defaults = { n_shared_experts = 1, routed_scaling_factor = 2.5, n_group = 8, topk_group = 4,
-      norm_topk_prob = true, q_lora_rank = 1536, first_k_dense_replace = 3 },
-    fields = function(c)
-      local own, why = deepseek(c)
-      return own and merged(own, sigmoid_router(c)), why
-    end,
-  },
-  glm4_moe = {
-    defaults = { num_key_value_heads = 8, n_shared_experts = 1, routed_scaling_factor = 1,
-      n_group = 1, topk_group = 1, norm_topk_prob = true, first_k_dense_replace = 1,
-      partial_rotary_factor = 0.5 },
-    fields = function(c)
-      return merged(sigmoid_router(c), deepseek_blocks(c), { qkv_bias = c.attention_bias,
-        qk_norm = c.use_qk_norm and "head" or "none" })
-    end,
-  },
-  glm4_moe_lite = {
-    defaults = { n_shared_experts = 1, routed_scaling_factor = 1.8, n_group = 1, topk_group = 1,
-      norm_topk_prob = true, q_lora_rank = 768 },
-    fields = function(c)
-      local own, why = deepseek(c)
-      if not own then return nil, why end
-      local dense, kinds = 1, c.mlp_layer_types  -- transformers ignores first_k_dense_replace
-      for i, kind in ipairs(kinds or {}) do
-        if i == 1 then dense = 0 end
-        if kind == "dense" and dense == i - 1 then
-          dense = i
-        elseif kind ~= "sparse" then
-          return nil, "mlp_layer_types: only dense first blocks are built"
-        end
-      end
-      return merged(own, sigmoid_router(c), { dense_layers = dense })
-    end,
-  },
-  solar_open = {
-    defaults = { num_key_value_heads = 8, head_dim = 128, n_shared_experts = 1,
-      routed_scaling_factor = 1, n_group = 1, topk_group = 1, norm_topk_prob = true },
-    fields = function(c)
-      return merged(sigmoid_router(c), deepseek_blocks(c), { dense_layers = 0,
-        qkv_bias = c.attention_bias })
-    end,
-  },
-  dots1 = {
-    defaults = { num_key_value_heads = 32, routed_scaling_factor = 1, n_group = 1, topk_group = 1,
-      first_k_dense_replace = 0, sliding_window = 4096, max_window_layers = 62 },
-    fields = function(c)
-      local window = windowed(c)
-      if not window and not c.layer_types and c.sliding_window
-          and need(c, "num_hidden_layers") > need(c, "max_window_layers") then
-        window = "max_window_layers: windows are not built here"
-      end
-      if window then return nil, window end
-      return merged(sigmoid_router(c), deepseek_blocks(c), { qkv_bias = c.attention_bias,
-        out_bias = c.attention_bias, qk_norm = "head" })
-    end,
-  },
-  gpt_oss = {
-    defaults = { num_key_value_heads = 8, head_dim = 64, sliding_window = 128, swiglu_limit = 7,
-      swiglu_alpha = 1.702, attention_bias = true, rope_parameters = { rope_type = "yarn",
-        factor = 32, beta_fast = 32, beta_slow = 1, truncate = false,
-        original_max_position_embeddings = 4096 } },
-    fields = function(c)
-      local every = 2
-      for i, kind in ipairs(c.layer_types or {}) do
-        if kind ~= (i % every == 0 and "full_attention" or "sliding_attention") then
-          return nil, "layer_types: only windows in every other block are built"
-        end
-      end
-      return { expert_ffn = need(c, "intermediate_size"), qkv_bias = c.attention_bias,
-        out_bias = c.attention_bias, sinks = true, window = c.sliding_window or 0,
-        full_every = every, router_bias = true, ffn_bias = true, act_limit = c.swiglu_limit,
-        act_alpha = c.swiglu_alpha, act_offset = 1, router = softmax_router(true) }
-    end,
-    tensors = {
-      ["gate.w"] = one(block "mlp.router.weight"), ["gate.b"] = one(block "mlp.router.bias"),
-      ["ex.fc1.w"] = { names = { block "mlp.experts.gate_up_proj" }, transposed = true,
-        interleaved = true },
-      ["ex.fc1.b"] = { names = { block "mlp.experts.gate_up_proj_bias" }, interleaved = true },
-      ["ex.fc2.w"] = { names = { block "mlp.experts.down_proj" }, transposed = true },
-      ["ex.fc2.b"] = one(block "mlp.experts.down_proj_bias"),
-    },
-  },
-  granitemoe = {
-    defaults = { embedding_multiplier = 1, residual_multiplier = 1, logits_scaling = 1,
-      attention_multiplier = 1 },
-    fields = function(c)
-      return { expert_ffn = need(c, "intermediate_size"), qkv_bias = c.attention_bias,
-        out_bias = c.attention_bias, embedding_scale = c.embedding_multiplier,
-        residual_scale = c.residual_multiplier, logit_scale = 1 / need(c, "logits_scaling"),
-        attention_scale = need(c, "attention_multiplier"), router = softmax_router(true) }
-    end,
-    tensors = { ["gate.w"] = one(block "block_sparse_moe.router.layer.weight"),
-      ["ex.fc1.w"] = one(block "block_sparse_moe.input_linear.weight"),
-      ["ex.fc2.w"] = one(block "block_sparse_moe.output_linear.weight") },
-  },
-  hunyuan_v1_moe = {
-    fields = function(c)
-      local ffn = need(c, "intermediate_size")
-      return { expert_ffn = c.moe_intermediate_size or ffn,
-        k = c.num_experts_per_tok or need(c, "moe_topk"),
-        shared_ffn = (c.num_shared_expert or 1) * ffn, qkv_bias = c.attention_bias,
-        out_bias = c.attention_bias, qk_norm = "head", norm_after_rope = true,
-        router = softmax_router(true) }
-    end,
-    tensors = { ["attn.q_norm.w"] = one(block "self_attn.query_layernorm.weight"),
-      ["attn.k_norm.w"] = one(block "self_attn.key_layernorm.weight"),
-      ["gate.w"] = one(block "mlp.gate.wg.weight"), ["shared.fc1.w"] = gated "mlp.shared_mlp",
-      ["shared.fc2.w"] = one(block "mlp.shared_mlp.down_proj.weight") },
-  },
-  minimax_m2 = {
-    defaults = { num_key_value_heads = 8, head_dim = 128, use_qk_norm = true },
-    fields = function(c)
-      return { expert_ffn = need(c, "intermediate_size"),
-        qk_norm = c.use_qk_norm and "row" or "none", choice_bias = true,
-        router = { scores = "sigmoid", weight = "renorm" } }
-    end,
-    tensors = SPARSE,
-  },
-}
-
-M.TYPES.kimi_k2 = M.TYPES.deepseek_v3  -- the class that its config.json on the hub names
-
-local LLAMA4 = "chunked attention, L2 norms of q and k, and experts whose input the router scales"
-
---- Models with parts that do not exist here: model_type -> the part.
-M.MISSING = {
-  llama4 = LLAMA4, llama4_text = LLAMA4, phimoe = "the SparseMixer router",
-  minimax = "lightning attention",
-  minimax_m1 = "lightning attention", jamba = "Mamba blocks", dbrx = "clipped q, k and v",
-  qwen3_next = "gated delta networks", qwen3_5_moe_text = "gated delta networks",
-}
-
--- Returns the settings of rotary embeddings: those of rope_scaling, the older name, if it has any.
-function M.rope(c)
-  local old = c.rope_scaling
-  return old and next(getmetatable(old).config) and old or c.rope_parameters
-    or checked({}, getmetatable(c).what, getmetatable(c).at, {})
-end
-
--- Returns the fields of rotary embeddings, or nil and why they cannot be built. dim: columns of a
--- head that turn.
-local function rope_fields(c, dim)
-  local r = M.rope(c)
-  for _, kind in ipairs { "full_attention", "sliding_attention", "chunked_attention" } do
-    if r[kind] then
-      return nil, ("rope_parameters.%s: rotary embeddings of their own per kind of block are not "
-        .. "built"):format(kind)
+-- Returns the part that is not built of a field of which only one value is, or nil.
+function Config:only(allowed)
+  for _, key in ipairs(schema.keys_of(allowed)) do
+    local value, one = self.given[key], allowed[key]
+    if value == nil then value = self.class.fields[key] end
+    self.read[key] = true
+    if value ~= nil and value ~= core.null and value ~= one then
+      return ("%s = %s: only %s is built"):format(key, schema.show(value),
+        one == core.null and "null" or schema.show(one))
     end
   end
-  local kind, theta = r.rope_type or r.type or "default", r.rope_theta or c.rope_theta
+end
+
+-- Returns a letter per block of a list of kinds, or nil and what is wrong. letters: kind -> letter.
+-- A default that is shorter than the layers repeats.
+local function letters_of(key, list, stated, letters, layers)
+  if stated and #list ~= layers then
+    return nil, ("%s: has %d entries for num_hidden_layers = %d"):format(key, #list, layers)
+  end
+  local out = {}
+  for i = 1, layers do
+    local kind = list[(i - 1) % #list + 1]
+    out[i] = letters[kind]
+    if not out[i] then return nil, ("%s: '%s' is not built here"):format(key, tostring(kind)) end
+  end
+  return table.concat(out)
+end
+
+-- Returns d or m per block by the fields that count dense blocks.
+local function by_counts(c, layers)
+  local dense, every = c:of "dense" or 0, c:of "every" or 1
+  local only, out, last = {}, {}, c:has "moe_layer_end_index" and c:get "moe_layer_end_index" or -1
+  if last == -1 then last = layers end
+  for _, block in ipairs(c:get "mlp_only_layers" or {}) do
+    if type(block) ~= "number" then c:fail("mlp_only_layers: has an entry that is no number") end
+    only[block + 1] = true
+  end
+  for i = 1, layers do
+    out[i] = (i <= dense or i > last + 1 or i % every ~= 0 or only[i]) and "d" or "m"
+  end
+  return table.concat(out)
+end
+
+-- Returns fields of the decoder that say which blocks are dense, or nil and why they are not built.
+local function ffn_kinds(c, layers)
+  local list, stated = c:get "mlp_layer_types"
+  local kinds = by_counts(c, layers)
+  if list then
+    local listed, why = letters_of("mlp_layer_types", list, stated, { dense = "d", sparse = "m" },
+      layers)
+    if not listed then return nil, why end
+    for _, key in ipairs(NAMES.dense) do
+      local dense = c:stated(key) and c:get(key) or c.class.fields[key]
+      if dense ~= c.class.fields[key]
+          and listed ~= ("d"):rep(dense) .. ("m"):rep(layers - dense) then
+        return nil, ("%s = %s: but mlp_layer_types says %s"):format(key, schema.show(dense), listed)
+      end
+    end
+    kinds = listed
+  end
+  local dense = #kinds:match "^d*"
+  if kinds == ("d"):rep(dense) .. ("m"):rep(layers - dense) then return { dense_layers = dense } end
+  local every = dense + 1
+  if every * 2 <= layers
+      and kinds == (("d"):rep(dense) .. "m"):rep(math.ceil(layers / every)):sub(1, layers) then
+    return { moe_every = every }
+  end
+  return { ffns = kinds }
+end
+
+-- Returns fields of the decoder that say what blocks see, or nil and why that is not built.
+local function attention_kinds(c, row, layers)
+  local list, stated = c:get "layer_types"
+  if not list then
+    local from = row.kinds and c:get "max_window_layers"
+    if from and (layers <= from or not c:get "sliding_window") then return {} end
+    if row.kinds then return nil, "layer_types: is missing" end
+    return { window = row.windows and c:get "sliding_window" or nil }
+  end
+  local kinds, why = letters_of("layer_types", list, stated,
+    row.kinds or { full_attention = "f" }, layers)
+  if not kinds then return nil, why end
+  local window = c:get "sliding_window"
+  c:get "max_window_layers"
+  if not kinds:find "[^f]" then return {} end
+  if not window then return nil, "sliding_window: is null, but layer_types has windows" end
+  local full = #kinds:match "^w*" + 1
+  if kinds == (("w"):rep(full - 1) .. "f"):rep(math.ceil(layers / full)):sub(1, layers) then
+    return { window = window, full_every = full <= layers and full or 0 }
+  end
+  return { window = window, attentions = kinds }
+end
+
+-- Returns the settings of rotary embeddings of a config, a Config: those of rope_scaling, the older
+-- name, if it has any; and the class's theta.
+local function rope_of(c)
+  local default = c.class.fields.rope_parameters or {}
+  local old = c:get "rope_scaling"
+  local r = old and next(old.given) and old or c:get "rope_parameters"
+  r = r or config_of({}, c.what, c.at, { fields = {} })
+  r.stated_by = r == old or c:stated "rope_parameters"
+  return r, default
+end
+
+-- Returns the fields of rotary embeddings of one kind of block, or nil and why they are not built.
+-- dim: columns of a head that turn.
+local function scaled_rope(c, r, theta, dim)
+  local kind = r:get "rope_type" or r:get "type" or "default"
   if kind == "default" then return { theta = theta, rope_scaling = "none" } end
   if kind == "dynamic" then
     -- With alpha (Hunyuan) the base is another one; else it grows beyond max_position_embeddings.
-    if c.model_type == "hunyuan_v1_moe" and (r.alpha or 0) ~= 0 then
-      theta = theta and theta * r.alpha ^ (dim / (dim - 2))
-      return { theta = theta, rope_scaling = "none" }
+    local alpha = c.given.model_type == "hunyuan_v1_moe" and r:get "alpha" or 0
+    if alpha ~= 0 then
+      return { theta = theta * alpha ^ (dim / (dim - 2)), rope_scaling = "none" }
     end
-    return { theta = theta, rope_scaling = "none", longest = need(c, "max_position_embeddings") }
+    return { theta = theta, rope_scaling = "none", longest = c:need "max_position_embeddings" }
   end
   if kind ~= "linear" and kind ~= "yarn" and kind ~= "llama3" then
     return nil, ("rope_type = '%s': is not built"):format(kind)
   end
-  if kind == "llama3" then need(r, "low_freq_factor") need(r, "high_freq_factor") end
-  return { theta = theta, rope_scaling = kind, rope_factor = need(r, "factor"),
-    original_seq = kind ~= "linear" and (c.original_max_position_embeddings
-      or r.original_max_position_embeddings or need(c, "max_position_embeddings")) or nil,
-    beta_fast = r.beta_fast, beta_slow = r.beta_slow, truncate = r.truncate,
-    attention_factor = r.attention_factor, mscale = r.mscale, mscale_all_dim = r.mscale_all_dim,
-    low_freq_factor = r.low_freq_factor, high_freq_factor = r.high_freq_factor }
+  if kind == "llama3" then r:need "low_freq_factor" r:need "high_freq_factor" end
+  local fields = { theta = theta, rope_scaling = kind, rope_factor = r:need "factor",
+    original_seq = kind ~= "linear" and (c:get "original_max_position_embeddings"
+      or r:get "original_max_position_embeddings" or c:need "max_position_embeddings") or nil }
+  for _, key in ipairs { "beta_fast", "beta_slow", "truncate", "attention_factor", "mscale",
+      "mscale_all_dim", "low_freq_factor", "high_freq_factor" } do
+    fields[key] = r:get(key)
+  end
+  return fields
 end
 
--- Returns which part of the model is not built, or nil.
-local function not_built(c)
-  if (c.hidden_act or "silu") ~= "silu" then
-    return ("hidden_act = '%s': only silu is built"):format(c.hidden_act)
+-- Returns the fields of rotary embeddings, or nil and why they are not built; and the settings of
+-- those of all blocks. head: width of what turns if all of it does.
+local function rope_fields(c, row, head)
+  local r, default = rope_of(c)
+  local main, windows = r, r:get "sliding_attention"
+  if r:get "full_attention" then
+    main, default = r:get "full_attention", default.full_attention or {}
+  elseif windows then
+    return nil, "rope_parameters.full_attention: is null, which is not built"
   end
-  for _, key in ipairs { "attention_dropout", "router_jitter_noise" } do
-    if (c[key] or 0) ~= 0 then
-      return ("%s = %g: is not built; only 0 is"):format(key, c[key])
+  local columns = c:has "rotary_dim" and c:get "rotary_dim"
+  local turning = main:get "partial_rotary_factor" or c:get "partial_rotary_factor"
+    or columns and columns / head or default.partial_rotary_factor or 1
+  if turning ~= 1 and not (default.partial_rotary_factor or c:has "rotary_dim" or row.latent) then
+    return nil, ("partial_rotary_factor = %s: the class does not read it"):format(turning)
+  end
+  local dim = math.floor(turning * head)
+  local stated = (main ~= r or main.stated_by) and main:get "rope_theta"
+  local theta = stated or c:get "rope_theta" or default.rope_theta
+  local fields, why = scaled_rope(c, main, theta, dim)
+  if not fields then return nil, why end
+  if dim % 2 == 1 and turning < 1 and fields.rope_scaling == "none" then
+    -- transformers then turns one column more, with the frequencies of the odd number.
+    fields.theta, dim = fields.theta ^ ((dim + 1) / dim), dim + 1
+  end
+  if turning < 1 then fields.rotary = dim end
+  fields.turning = turning
+  if windows then
+    if (windows:get "rope_type" or "default") ~= "default" then
+      return nil, "rope_parameters.sliding_attention: only rope_type = 'default' is built"
+    end
+    fields.window_theta = windows:get "rope_theta" or c:get "rope_theta" or 1e4
+    fields.window_rotary = math.floor((windows:get "partial_rotary_factor" or 1) * head)
+  end
+  return fields, main
+end
+
+-- Returns the fields of latent attention.
+local function latent_fields(c, row, rope, main, heads, turning)
+  local nope, rotary = c:need "qk_nope_head_dim", c:need "qk_rope_head_dim"
+  local factor, all_dim, scale = rope.rope_factor or 1, main:get "mscale_all_dim" or 0, 0
+  if rope.rope_scaling ~= "none" and all_dim > 0 and factor > 1 then
+    local mscale = 0.1 * all_dim * math.log(factor) + 1
+    scale = mscale * mscale / math.sqrt(nope + rotary)
+  end
+  c:get "qk_head_dim"  -- the sum, whatever is given
+  local kv_heads = c:stated "num_key_value_heads" and c:get "num_key_value_heads" or heads
+  if kv_heads ~= heads then
+    c:fail("num_key_value_heads = %d: latent attention has as many as num_attention_heads = %d",
+      kv_heads, heads)
+  end
+  local head = c:stated "head_dim" and c:get "head_dim" or row.whole_head and nope + rotary
+    or rotary
+  if math.floor(head * turning + 1e-9) ~= rotary then
+    c:fail("head_dim = %d with partial_rotary_factor = %s: latent attention turns qk_rope_head_dim "
+      .. "= %d columns", head, turning, rotary)
+  end
+  return { kv_rank = c:need "kv_lora_rank", q_rank = c:get "q_lora_rank" or 0, nope = nope,
+    rotary = rotary, value_dim = c:need "v_head_dim", attention_scale = scale,
+    rope_form = c:get "rope_interleave" == false and "halves" or "interleaved" }
+end
+
+-- Returns the fields of the router and the experts.
+local function expert_fields(c, row)
+  local method = row.group_score == "max" and c:get "topk_method"
+  if method and method ~= "greedy" and method ~= "group_limited_greedy" then
+    c:fail("topk_method = '%s': only greedy and group_limited_greedy are built", method)
+  end
+  local groups = row.group_score and method ~= "greedy"
+  local expert_ffn = c:of "expert_ffn" or c:need "intermediate_size"
+  local shared, key = c:of "shared_ffn", c:name "shared"
+  if not shared then
+    shared = (key and c:need(key) or 0) * (row.shared_of and c:need(row.shared_of) or expert_ffn)
+  end
+  local n_group, topk_group = c:get "n_group", c:get "topk_group"
+  local experts, k = c:need(c:name "experts"), c:need(c:name "k")
+  if k > experts then
+    c:fail("%s = %d: is more than %s = %d", c:name "k", k, c:name "experts", experts)
+  end
+  return { expert_ffn = expert_ffn, shared_ffn = shared, shared_gate = row.shared_gate,
+    experts = experts, k = k,
+    choice_bias = row.choice_bias, router = { scores = row.scores or "softmax",
+      weight = c:says(row.renorm) and "renorm" or "prob", scale = c:of "scale",
+      groups = groups and n_group or 1, top_groups = groups and topk_group or 1,
+      group_score = groups and row.group_score or nil } }
+end
+
+-- Flags of parts that most classes do not have: they are off.
+local OFF = { attention_bias = true, mlp_bias = true, use_bias = true, qkv_bias = true,
+  use_sliding_window = true }
+
+-- Returns why a field of the config is not read, or nil.
+local function unread(c)
+  for _, key in ipairs(schema.keys_of(c.given)) do
+    local value, default = c.given[key], c.class.fields[key]
+    if not (c.read[key] or ALWAYS[key] or value == core.null
+        or OFF[key] and value == false)
+        and not (default ~= nil and schema.show(value) == schema.show(default)) then
+      local rest = {}
+      for name in pairs(c.class.fields) do
+        if not c:stated(name) then rest[#rest + 1] = name end
+      end
+      local near = default == nil and core.nearest(key, rest) or ""
+      return ("%s = %s: is a field that is not read here%s"):format(key, schema.show(value),
+        near ~= "" and ("; is it misspelt for '%s'?"):format(near)
+        or default ~= nil and default ~= core.null
+        and (", or only as %s, its default"):format(schema.show(default)) or "")
     end
   end
-  if c.output_router_logits then
-    return "output_router_logits: the loss of the router that it adds is not built"
+end
+
+-- Returns the config with each field under the name that its class has.
+local function renamed(config, class, what, at)
+  local out = merged(config)
+  for other, name in pairs(class.names or {}) do
+    if out[other] ~= nil and other ~= name then
+      if out[name] ~= nil and schema.show(out[name]) ~= schema.show(out[other]) then
+        errors.user(("%s: %s = %s and %s = %s: are the same field"):format(what, other,
+          schema.show(out[other]), name, schema.show(out[name])), at)
+      end
+      out[name], out[other] = out[other], nil
+    end
   end
+  return out
 end
 
 --- Returns the config of the language model of a config.json (as a table with core.null), which is
@@ -439,39 +394,69 @@ function M.language_model(config)
   return merged(text, { tie_word_embeddings = tied }), config.model_type
 end
 
+-- Returns the fields of a checked config, or nil and why it cannot be built; and the most tokens of
+-- a sequence, or nil.
+local function fields_of(c, row)
+  local why = c:only(ONLY) or row.only and c:only(row.only)
+  if why then return nil, why end
+  if c.class.fields.use_sliding_window ~= nil then
+    c.read.sliding_window, c.read.max_window_layers = true, true
+  end
+  local layers, heads = c:need "num_hidden_layers", c:need "num_attention_heads"
+  local ffns, no_ffns = ffn_kinds(c, layers)
+  if not ffns then return nil, no_ffns end
+  local seen, unseen = attention_kinds(c, row, layers)
+  if not seen then return nil, unseen end
+  local head = c:get "head_dim" or math.floor(c:need "hidden_size" / heads)
+  local rope, main = rope_fields(c, row, row.latent and c:need "qk_rope_head_dim" or head)
+  if not rope then return nil, main end
+  local longest = rope.longest or row.longest and row.longest(main.given) or nil
+  local turning = rope.turning
+  rope.longest, rope.turning = nil, nil
+  local own = { name = c.given.model_type, layers = layers, heads = heads,
+    vocab = c:need "vocab_size", hidden = c:need "hidden_size", ffn = c:get "intermediate_size",
+    eps = c:need "rms_norm_eps", tied = c:get "tie_word_embeddings" or false, norms = row.norms,
+    qk_norm = type(row.qk_norm) == "table" and c:says(row.qk_norm) or row.qk_norm,
+    qkv_bias = c:says(row.qkv_bias),
+    out_bias = c:says(row.out_bias), ffn_bias = row.ffn_bias, router_bias = row.router_bias,
+    rope_form = row.rope_form, norm_after_rope = row.norm_after_rope, sinks = row.sinks,
+    window_sinks = row.window_sinks, attention_gate = row.attention_gate,
+    act_offset = row.act_offset }
+  for ours, theirs in pairs(row.set or {}) do own[ours] = c:get(theirs) end
+  if row.root_scale and c:get(row.root_scale) then own.embedding_scale = math.sqrt(own.hidden) end
+  if c.class.fields.logits_scaling then own.logit_scale = 1 / c:need "logits_scaling" end
+  local kv_heads = c:get "num_key_value_heads"
+  if row.latent then
+    own = merged(own, rope, latent_fields(c, row, rope, main, heads, turning))
+  else
+    own = merged(own, rope, { kv_heads = kv_heads, head_dim = head,
+      window_kv_heads = row.window_kv_heads and row.window_kv_heads * kv_heads })
+  end
+  return merged(own, ffns, seen, expert_fields(c, row)), longest
+end
+
 --- Returns the fields of the model of a config (as a table with core.null), or nil and why it
 --- cannot be built; and the most tokens of a sequence, or nil. what: names the model in errors
---- about single keys; at: where it is named.
+--- about single fields; at: where it is named.
 function M.fields(config, what, at)
-  local kind = M.TYPES[config.model_type]
-  local c = checked(config, what, at, kind and kind.defaults or {})
-  if not kind then
-    local missing = M.MISSING[c.model_type]
-    if missing then return nil, ("model_type = '%s': needs %s"):format(c.model_type, missing) end
-    return nil, ("model_type = '%s': is not known, have: %s"):format(c.model_type,
-      table.concat(schema.keys_of(M.TYPES), ", "))
+  local name = config.model_type
+  local row = M.TYPES[name]
+  if not row then
+    local missing = M.MISSING[name]
+    if missing then return nil, ("model_type = '%s': needs %s"):format(name, missing) end
+    return nil, ("model_type = '%s': is not known, have: %s; with moe.model.from_config(file, { "
+      .. "like = 'deepseek_v3' }) a config of another type is read as one of these"):format(
+      tostring(name), table.concat(schema.keys_of(M.TYPES), ", "))
   end
-  local why = not_built(c)
+  local class = class_of(row.class)
+  class = { names = class.names, fields = merged(row.also or {}, class.fields) }
+  config = renamed(config, class, what, at)
+  if row.hub then row.hub(config) end
+  local c = config_of(config, what, at, class)
+  local fields, longest = fields_of(c, row)
+  if not fields then return nil, longest end
+  local why = unread(c)
   if why then return nil, why end
-  local own
-  own, why = kind.fields(c)
-  if not own then return nil, why end
-  local head = c.head_dim or need(c, "hidden_size") / need(c, "num_attention_heads")
-  local turning = M.rope(c).partial_rotary_factor or c.partial_rotary_factor
-    or c.rotary_dim and c.rotary_dim / head or 1
-  local rope, no_rope = rope_fields(c, math.floor(turning * head))
-  if not rope then return nil, no_rope end
-  local longest = rope.longest
-  rope.longest = nil
-  local fields = merged({ name = c.model_type, vocab = need(c, "vocab_size"),
-    layers = need(c, "num_hidden_layers"), hidden = c.hidden_size, heads = c.num_attention_heads,
-    kv_heads = c.num_key_value_heads, head_dim = c.head_dim, eps = c.rms_norm_eps,
-    experts = need(c, "num_local_experts", "num_experts", "n_routed_experts"),
-    k = own.k or need(c, "num_experts_per_tok"), tied = c.tie_word_embeddings,
-    rotary = turning < 1 and math.floor(turning * head) or nil }, rope, own)
-  for name, value in pairs(fields) do
-    if value == false and (name == "kv_heads" or name == "head_dim") then fields[name] = nil end
-  end
   return fields, longest
 end
 
@@ -479,17 +464,18 @@ end
 --- -> { names, transposed, interleaved }. whole: the model_type of which it is the language model,
 --- or nil.
 function M.tensors(model_type, whole)
-  local all = merged(COMMON, M.TYPES[model_type].tensors or {})
+  local all = M.TYPES[model_type].tensors
   if not whole then return all end
+  local out = {}
   for ours, place in pairs(all) do
     local names = {}
     for i, name in ipairs(place.names) do
       names[i] = whole == "kimi_k25" and "language_model." .. name
         or name:gsub("^model%.", "model.language_model.")
     end
-    all[ours] = merged(place, { names = names })
+    out[ours] = merged(place, { names = names })
   end
-  return all
+  return out
 end
 
 return M

@@ -35,11 +35,22 @@ local M = {
     tied = flag "whether the head has the matrix of the embedding",
     full_every = count(0, 4096,
       "the last block of each group of this many sees all tokens; 0: none"),
+    ffns = { type = "string", doc = "a letter per block, d dense and m MoE, in "
+      .. "place of dense_layers and moe_every; of a longer text the first ones count" },
+    attentions = { type = "string", doc = "a letter per block, in place of "
+      .. "full_every: f sees all tokens, w a window; n and v do so without rotary embeddings" },
+    window_kv_heads = count(0, 1e5, "kv_heads of blocks with a window; 0: those of all"),
+    window_theta = schema.optional(rope.theta), window_rotary = schema.optional(rope.rotary),
+    window_sinks = flag "whether only blocks with a window have sinks",
+    attention_gate = grouped.gated, value_scale = grouped.value_scale,
+    norms = { type = "string", default = "before", enum = { "before", "after", "both", "experts" },
+      doc = "where attention and feed-forward have their norm: of the input, of the output, of "
+        .. "both, or of the input and of the output of MoE blocks' feed-forward" },
     qkv_bias = grouped.bias, attention_scale = grouped.scale, rope_form = grouped.rope,
     kv_rank = count(0, 2 ^ 20, "rank of k and v of latent attention; 0: grouped attention"),
     q_rank = latent.q_rank,
     nope = count(0, 4096, "of latent attention: columns of a head of q and k that do not turn"),
-    value_dim = count(0, 4096, "of latent attention: width of a head of v"),
+    value_dim = count(0, 4096, "width of a head of v; 0: head_dim"),
     -- DeepSeek's code states rms_norm_eps for no norm but those of blocks and head.
     latent_eps = schema.changed(latent, { eps = {
       doc = "of latent attention: eps of the norms of q and of k and v" } }).eps,
@@ -65,7 +76,15 @@ function M.check(m)
   if m.kv_rank > 0 and (m.nope == 0 or m.value_dim == 0 or not m.rotary) then
     return "kv_rank: latent attention also needs nope, rotary and value_dim"
   end
-  if (m.dense_layers > 0 or m.moe_every > 1) and not m.ffn then
+  for _, name in ipairs { "ffns", "attentions" } do
+    local text, letters = m[name] or "", name == "ffns" and "dm" or "fwnv"
+    if m[name] and (#text < m.layers or text:find("[^" .. letters .. "]")) then
+      return ("%s: '%s': give one of the letters %s for each of the %d blocks"):format(name, text,
+        letters, m.layers)
+    end
+  end
+  if (m.ffns and m.ffns:sub(1, m.layers):find "d" or m.dense_layers > 0 or m.moe_every > 1)
+      and not m.ffn then
     return "ffn: is missing; the model has dense blocks"
   end
 end
@@ -77,52 +96,84 @@ function M.options(m)
   if m.kv_heads == 0 then o.kv_heads = m.heads end
   if m.head_dim == 0 then o.head_dim = math.floor(m.hidden / m.heads) end
   o.rotary = m.rotary or o.head_dim
+  o.window_rotary = m.window_rotary or o.rotary
   return o
 end
 
 --- Whether block i, from 1, is an MoE block.
-local function is_moe(o, i) return i > o.dense_layers and i % o.moe_every == 0 end
+local function is_moe(o, i)
+  if o.ffns then return o.ffns:sub(i, i) == "m" end
+  return i > o.dense_layers and i % o.moe_every == 0
+end
+
+-- Returns whether block i sees only a window, and the angles of its rotary embeddings, or nil.
+local function seen(o, i, angles)
+  local full = o.full_every > 0 and i % o.full_every == 0
+  local kind = o.attentions and o.attentions:sub(i, i) or full and "f" or "w"
+  local window = o.window > 0 and (kind == "w" or kind == "v")
+  return window, kind ~= "n" and kind ~= "v" and angles[window] or nil
+end
+
+-- Returns x plus the norm of y.
+local function added(b, o, name, y, x)
+  y = b:rmsnorm(y, { name = name .. ".post_norm", eps = o.eps })
+  return b:op { kind = "add", name = name .. ".sum", inputs = { y, x } }
+end
 
 local function attention(b, o, i, x, angles)
-  local u = b:rmsnorm(x, { name = "ln1", eps = o.eps, seg = "attn" })
+  local u, after = x, o.norms == "after" or o.norms == "both"
+  if o.norms ~= "after" then u = b:rmsnorm(x, { name = "ln1", eps = o.eps, seg = "attn" }) end
+  local window, turned = seen(o, i, angles)
+  local y
   if o.kv_rank > 0 then
-    return b:latent_attention(u, { heads = o.heads, q_rank = o.q_rank, kv_rank = o.kv_rank,
+    y = b:latent_attention(u, { heads = o.heads, q_rank = o.q_rank, kv_rank = o.kv_rank,
       nope = o.nope, value = o.value_dim, eps = o.latent_eps, rope = o.rope_form,
-      scale = o.attention_scale, residual = x, angles = angles })
+      scale = o.attention_scale, residual = not after and x or nil, angles = turned })
+  else
+    y = b:grouped_attention(u, { heads = o.heads, head_dim = o.head_dim,
+      kv_heads = window and o.window_kv_heads > 0 and o.window_kv_heads or o.kv_heads,
+      bias = o.qkv_bias, out_bias = o.out_bias, qk_norm = o.qk_norm, value = o.value_dim,
+      norm_after_rope = o.norm_after_rope, eps = o.eps, rope = o.rope_form,
+      window = window and o.window or 0, sinks = o.sinks and (window or not o.window_sinks),
+      scale = o.attention_scale, gated = o.attention_gate, value_scale = o.value_scale,
+      residual_scale = o.residual_scale, residual = not after and x or nil, angles = turned })
   end
-  local full = o.full_every > 0 and i % o.full_every == 0
-  return b:grouped_attention(u, { heads = o.heads, kv_heads = o.kv_heads, head_dim = o.head_dim,
-    bias = o.qkv_bias, out_bias = o.out_bias, qk_norm = o.qk_norm,
-    norm_after_rope = o.norm_after_rope, eps = o.eps, rope = o.rope_form,
-    window = full and 0 or o.window, sinks = o.sinks, scale = o.attention_scale,
-    residual_scale = o.residual_scale, residual = x, angles = angles })
+  return after and added(b, o, "attn", y, x) or y
 end
 
 local function feed_forward(b, o, i, x)
   local moe = is_moe(o, i)
-  local u = b:rmsnorm(x, { name = "ln2", eps = o.eps, seg = moe and "gate" or "mlp" })
+  local u, seg = x, moe and "gate" or "mlp"
+  if o.norms ~= "after" then u = b:rmsnorm(x, { name = "ln2", eps = o.eps, seg = seg }) end
+  local after = o.norms == "after" or o.norms == "both" or moe and o.norms == "experts"
   local given = { form = "silu_mul", bias = o.ffn_bias, limit = o.act_limit, alpha = o.act_alpha,
-    offset = o.act_offset, residual_scale = o.residual_scale, residual = x }
+    offset = o.act_offset, residual_scale = o.residual_scale, residual = not after and x or nil }
+  local y
   if not moe then
     given.ffn = o.ffn
-    return b:feed_forward(u, given)
+    y = b:feed_forward(u, given)
+  else
+    if o.shared_ffn > 0 then
+      given.ffn, given.name, given.gated = o.shared_ffn, "shared", o.shared_gate
+      given.residual = b:feed_forward(u, given)
+      given.name, given.gated = nil, nil
+    end
+    given.ffn, given.router_bias, given.choice_bias = o.expert_ffn, o.router_bias, o.choice_bias
+    y = b:experts(u, given)
   end
-  if o.shared_ffn > 0 then
-    given.ffn, given.name, given.gated = o.shared_ffn, "shared", o.shared_gate
-    given.residual = b:feed_forward(u, given)
-    given.name, given.gated = nil, nil
-  end
-  given.ffn, given.router_bias, given.choice_bias = o.expert_ffn, o.router_bias, o.choice_bias
-  return b:experts(u, given)
+  return after and added(b, o, "ffn", y, x) or y
 end
 
 function M.build(b, o)
   local x = b:embedding { hidden = o.hidden, positions = false, scale = o.embedding_scale }
-  local angles = b:rope { rotary = o.rotary, theta = o.theta, scaling = o.rope_scaling,
+  local angles = {}
+  angles[false] = b:rope { rotary = o.rotary, theta = o.theta, scaling = o.rope_scaling,
     factor = o.rope_factor, original_seq = o.original_seq, beta_fast = o.beta_fast,
     beta_slow = o.beta_slow, truncate = o.truncate, attention_factor = o.attention_factor,
     mscale = o.mscale, mscale_all_dim = o.mscale_all_dim, low_freq_factor = o.low_freq_factor,
     high_freq_factor = o.high_freq_factor, seg = "attn" }
+  angles[true] = o.window_theta and b:rope { rotary = o.window_rotary, theta = o.window_theta,
+    name = "window_rope", seg = "attn" } or angles[false]
   for i = 1, o.layers do
     b:block(i)
     x = feed_forward(b, o, i, attention(b, o, i, x, angles))

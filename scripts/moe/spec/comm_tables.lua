@@ -40,12 +40,17 @@ function M.measured(kind, rows, ranks, source, at)
     ranks = ranks, source = source }, mt)
 end
 
---- moe.nccl_tests "file.log": a table of times from the output of NVIDIA's all_reduce_perf or
---- alltoall_perf (nccl-tests); the out-of-place times are taken.
-function M.nccl_tests(file)
+M.HOW = {
+  table = { type = "integer", lo = 1, hi = 1e6, doc = "which table of a file with several" },
+  ranks = { type = "integer", lo = 1, hi = 1e6, doc = "number of ranks, where the log lacks it" },
+}
+
+--- moe.nccl_tests(file, how): a table of times from the output of NVIDIA's all_reduce_perf or
+--- alltoall_perf (nccl-tests), text or JSON; the out-of-place times are taken.
+function M.nccl_tests(file, how)
   local at = errors.here()
   schema.field({ type = "string", required = true }, file, "moe.nccl_tests", at)
-  local log = nccl_tests.read(file)
+  local log = nccl_tests.read(file, schema.check(M.HOW, how or {}, "moe.nccl_tests", at))
   return schema.object({ kind = log.kind, rows = log.rows, ranks = log.ranks, source = file }, mt)
 end
 

@@ -318,10 +318,11 @@ local open_models = require "moe.models.open"
 
 -- Returns the constructor of the models of a config.json; its fields replace those of the config.
 -- what: names the model in errors; at: where the config is named; named: the name of its
--- constructor, or nil.
-local function configured(config, what, at, named)
+-- constructor, or nil; like: the model_type as which it is read, or nil.
+local function configured(config, what, at, named, like)
   local whole
   config, whole = configs.language_model(config)
+  if like then config = schema.merged(config, { model_type = like }) end
   local fields, longest = configs.fields(config, what, at)
   if not fields then errors.user(("%s: %s"):format(what, longest), at) end
   local base = schema.merged(decoder.defaults, fields)
@@ -330,22 +331,21 @@ local function configured(config, what, at, named)
   return function(t)
     local here = errors.here()
     if type(t) ~= "table" then schema.refuse(what, t, "a table of the model's fields", here) end
-    for name, key in pairs { eps = "rms_norm_eps", theta = "rope_theta" } do
-      if base[name] == nil and t[name] == nil then
-        errors.user(("%s.%s: is missing; the config does not state it%s"):format(what, name,
-          configs.misspelt(config, key)), here)
-      end
-    end
     if longest and type(t.seq) == "number" and t.seq > longest then
-      schema.refuse(what .. ".seq", t.seq, ("at most max_position_embeddings = %d: beyond it the "
-        .. "config's rope_type 'dynamic' is not built"):format(longest), here)
+      schema.refuse(what .. ".seq", t.seq, ("at most %d: beyond it attention scales with the "
+        .. "sequence (rope_type 'dynamic', llama_4_scaling_beta), which is not built"):format(
+        longest), here)
     end
     return make(arch, schema.merged(without_partners(base, t), t), what, here)
   end
 end
 
--- moe.model.from_config(file): the constructor of the model of a config.json of Hugging Face.
-local function from_config(file)
+local FROM = { like = { type = "string", enum = schema.keys_of(configs.TYPES),
+  doc = "the model_type whose architecture it is, if its own is not known" } }
+
+-- moe.model.from_config(file, { like = }): the constructor of the model of a config.json of Hugging
+-- Face.
+local function from_config(file, how)
   local at = errors.here()
   if type(file) ~= "string" then
     schema.refuse("moe.model.from_config", file, "the name of a config.json", at)
@@ -354,7 +354,8 @@ local function from_config(file)
   if type(config) ~= "table" or type(config.model_type) ~= "string" then
     errors.user(("%s: it is not a config.json of a model, which has a model_type"):format(file), at)
   end
-  return configured(config, "model." .. file, at)
+  local like = how and schema.check(FROM, how, "moe.model.from_config", at).like
+  return configured(config, "model." .. file, at, nil, like)
 end
 
 -- The constructor of a published model, by its name in models/open.lua.
@@ -496,7 +497,8 @@ local constructors = {
   proprophet = { of_paper("proprophet", M.PROPROPHET, by_size(proprophet)),
     changing(M.PROPROPHET), "moe.Model", proprophet.doc, assumed = true },
   decoder = { constructor(decoder), decoder.all, "moe.Model", decoder.doc, assumed = true },
-  from_config = { from_config, "(file: string)", "fun(t: table): moe.Model",
+  from_config = { from_config, "(file: string, how?: { like?: string })",
+    "fun(t: table): moe.Model",
     "reads a config.json of Hugging Face; returns the constructor of its model" },
 }
 for name in pairs(open_models) do

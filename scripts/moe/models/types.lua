@@ -1,0 +1,239 @@
+-- What the fields of a config.json do not say of each model_type: how its attention, norms and
+-- router are made, and where the tensors of a checkpoint stand. moe/models/configs.lua reads a
+-- config by its fields, class_defaults.lua has the fields of each type's class in transformers.
+--
+--   like = the row from which entries that are not given are taken
+--   latent = whether attention is latent (DeepSeek-V2's)
+--   whole_head = whether head_dim counts also the columns of latent attention that do not turn
+--   scores, choice_bias, group_score = of the router; renorm = whether its weights are divided by
+--     their sum, or the field that says so
+--   qk_norm = none, head or row, or { field that says whether, this }
+--   qkv_bias, out_bias, ffn_bias = whether there are biases, or the field that says so
+--   kinds = kind in layer_types -> letter of `attentions` (decoder.lua)
+--   window_kv_heads = how many times as many heads of k and v blocks with a window have
+--   norms, sinks, shared_gate, ... = fields of moe.model.decoder
+--   set = field of the decoder -> field of the config
+--   only = field of the class or of the hub's own code -> the one value that is built
+--   also = field of the hub's own code that the class does not have -> its default
+--   root_scale = the field that says whether the embedding is scaled by the root of its width
+--   shared_of = the field with the width of a shared expert, if not that of the routed ones
+--   hub = function(t): changes a config of the hub's own code to the fields of the class
+--   longest = function(rope): the most tokens of a sequence for which the model is as built, or nil
+--   tensors = the names of tensors that differ from those that most checkpoints share
+--
+-- In names of tensors {i} is the block and %d the expert.
+local NULL = require("moe.core").null
+
+local function block(name) return "model.layers.{i}." .. name end
+
+local function gated(path)
+  return { names = { block(path .. ".gate_proj.weight"), block(path .. ".up_proj.weight") } }
+end
+
+local function one(name) return { names = { name } } end
+
+local function merged(a, b)
+  local out = {}
+  for k, v in pairs(a) do out[k] = v end
+  for k, v in pairs(b) do out[k] = v end
+  return out
+end
+
+-- The names that most checkpoints share.
+local COMMON = {
+  wte = one "model.embed_tokens.weight", ["lnf.w"] = one "model.norm.weight",
+  ["head.w"] = one "lm_head.weight",
+  ["ln1.w"] = one(block "input_layernorm.weight"),
+  ["ln2.w"] = one(block "post_attention_layernorm.weight"),
+  ["attn.sinks"] = one(block "self_attn.sinks"),
+  ["attn.gate.w"] = one(block "self_attn.gate_proj.weight"),
+  ["fc1.w"] = gated "mlp", ["fc2.w"] = one(block "mlp.down_proj.weight"),
+  ["shared.fc1.w"] = gated "mlp.shared_experts",
+  ["shared.fc2.w"] = one(block "mlp.shared_experts.down_proj.weight"),
+  ["shared.gate.w"] = one(block "mlp.shared_expert_gate.weight"),
+  ["gate.w"] = one(block "mlp.gate.weight"),
+  ["gate.bias"] = one(block "mlp.gate.e_score_correction_bias"),
+  ["ex.fc1.w"] = gated "mlp.experts.%d",
+  ["ex.fc2.w"] = one(block "mlp.experts.%d.down_proj.weight"),
+}
+for ours, theirs in pairs { ["attn.q"] = "q_proj", ["attn.k"] = "k_proj", ["attn.v"] = "v_proj",
+    ["attn.out"] = "o_proj", ["attn.q_norm"] = "q_norm", ["attn.k_norm"] = "k_norm",
+    ["attn.q_a"] = "q_a_proj", ["attn.q_a_norm"] = "q_a_layernorm", ["attn.q_b"] = "q_b_proj",
+    ["attn.kv_a"] = "kv_a_proj_with_mqa", ["attn.kv_a_norm"] = "kv_a_layernorm",
+    ["attn.kv_b"] = "kv_b_proj" } do
+  COMMON[ours .. ".w"] = one(block("self_attn." .. theirs .. ".weight"))
+  COMMON[ours .. ".b"] = one(block("self_attn." .. theirs .. ".bias"))
+end
+
+local SHARED_EXPERT = { ["shared.fc1.w"] = gated "mlp.shared_expert",
+  ["shared.fc2.w"] = one(block "mlp.shared_expert.down_proj.weight") }
+local MERGED = { ["ex.fc1.w"] = one(block "mlp.experts.gate_up_proj"),
+  ["ex.fc2.w"] = one(block "mlp.experts.down_proj") }
+local SANDWICH = { ["ln2.w"] = one(block "pre_mlp_layernorm.weight"),
+  ["attn.post_norm.w"] = one(block "post_attention_layernorm.weight"),
+  ["ffn.post_norm.w"] = one(block "post_mlp_layernorm.weight") }
+-- The experts of Mixtral and MiniMax-M2.
+local SPARSE = {
+  ["gate.w"] = one(block "block_sparse_moe.gate.weight"),
+  ["gate.bias"] = one(block "block_sparse_moe.e_score_correction_bias"),
+  ["ex.fc1.w"] = { names = { block "block_sparse_moe.experts.%d.w1.weight",
+    block "block_sparse_moe.experts.%d.w3.weight" } },
+  ["ex.fc2.w"] = one(block "block_sparse_moe.experts.%d.w2.weight"),
+}
+local GRANITE = { ["gate.w"] = one(block "block_sparse_moe.router.layer.weight"),
+  ["ex.fc1.w"] = one(block "block_sparse_moe.input_linear.weight"),
+  ["ex.fc2.w"] = one(block "block_sparse_moe.output_linear.weight"),
+  ["shared.fc1.w"] = one(block "shared_mlp.input_linear.weight"),
+  ["shared.fc2.w"] = one(block "shared_mlp.output_linear.weight") }
+
+-- Returns a list with one of two words per block, by a list of 0 and 1.
+local function chosen(list, of_0, of_1)
+  local out = {}
+  for i, x in ipairs(list) do out[i] = x == 0 and of_0 or of_1 end
+  return out
+end
+
+local SEEN = { full_attention = "f", sliding_attention = "w" }
+local NOPE = { full_attention = "n", sliding_attention = "w" }  -- full without rotary embeddings
+-- What DeepSeek's own code and its successors' reads besides the fields of the class.
+local DEEPSEEK = { moe_layer_freq = 1, attention_bias = false }
+local NOAUX = merged(DEEPSEEK, { scoring_func = "sigmoid", topk_method = "noaux_tc" })
+
+local TYPES = {
+  mixtral = { renorm = true, windows = true, tensors = SPARSE },
+  qwen2_moe = { renorm = "norm_topk_prob", qkv_bias = "qkv_bias", shared_gate = true,
+    tensors = SHARED_EXPERT },
+  qwen3_moe = { renorm = "norm_topk_prob", qk_norm = "head", qkv_bias = "attention_bias",
+    out_bias = "attention_bias" },
+  qwen3_vl_moe_text = { like = "qwen3_moe", renorm = true, only = { norm_topk_prob = true },
+    tensors = MERGED },
+  qwen3_omni_moe_text = { like = "qwen3_moe" },
+  qwen3_omni_moe_talker_text = { like = "qwen3_moe", shared_gate = true, tensors = SHARED_EXPERT },
+  olmoe = { renorm = "norm_topk_prob", qk_norm = "row", qkv_bias = "attention_bias",
+    out_bias = "attention_bias" },
+  flex_olmo = { like = "olmoe", norms = "after", tensors = {
+    ["attn.post_norm.w"] = one(block "post_attention_layernorm.weight"),
+    ["ffn.post_norm.w"] = one(block "post_feedforward_layernorm.weight") } },
+  deepseek_v2 = { latent = true, group_score = "max", only = merged(DEEPSEEK, {
+    scoring_func = "softmax", norm_topk_prob = false }) },
+  deepseek_v3 = { latent = true, scores = "sigmoid", choice_bias = true, group_score = "top2",
+    renorm = "norm_topk_prob", only = NOAUX },
+  kimi_k2 = { like = "deepseek_v3", class = "deepseek_v3" },
+  axk1 = { like = "deepseek_v3", norms = "experts", also = { first_k_dense_replace = 1 },
+    tensors = { ["ffn.post_norm.w"] = one(block "post_mlp_layernorm.weight") } },
+  sarvam_mla = { like = "deepseek_v3" },
+  mistral4 = { latent = true, group_score = "top2", renorm = "norm_topk_prob", only = DEEPSEEK,
+    whole_head = true, tensors = MERGED,
+    -- q is scaled by 1 + beta log(1 + floor(position / original_max_position_embeddings))
+    longest = function(rope)
+      return (rope.llama_4_scaling_beta or 0) ~= 0 and rope.original_max_position_embeddings or nil
+    end },
+  glm4_moe = { like = "deepseek_v3", latent = false, qk_norm = { "use_qk_norm", "head" },
+    qkv_bias = "attention_bias", only = { scoring_func = "sigmoid", topk_method = "noaux_tc" } },
+  glm4_moe_lite = { like = "deepseek_v3", also = { first_k_dense_replace = 1 },
+    only = merged(NOAUX, { first_k_dense_replace = 1 }) },
+  glm4v_moe_text = { like = "glm4_moe", qk_norm = "none", tensors = MERGED },
+  sarvam_moe = { like = "glm4_moe" },
+  solar_open = { like = "glm4_moe", qk_norm = "none", only = merged(NOAUX,
+    { first_k_dense_replace = 0 }) },
+  dots1 = { like = "glm4_moe", qk_norm = "head", out_bias = "attention_bias", kinds = SEEN },
+  hy_v3 = { like = "glm4_moe", qk_norm = "head", renorm = true, out_bias = "attention_bias",
+    also = { first_k_dense_replace = 1 }, only = { first_k_dense_replace = 1 },
+    tensors = { ["gate.bias"] = one(block "mlp.expert_bias"),
+      ["gate.w"] = one(block "mlp.router.gate.weight"), ["shared.fc1.w"] = gated "mlp.shared_mlp",
+      ["shared.fc2.w"] = one(block "mlp.shared_mlp.down_proj.weight") } },
+  exaone_moe = { like = "deepseek_v3", latent = false, qk_norm = "head", kinds = NOPE, only = {},
+    tensors = { ["gate.bias"] = one(block "mlp.e_score_correction_bias") } },
+  mimo_v2_flash = { like = "deepseek_v3", latent = false, kinds = SEEN, qkv_bias = "attention_bias",
+    sinks = true, window_sinks = true,
+    set = { value_dim = "v_head_dim", value_scale = "attention_value_scale" },
+    also = { first_k_dense_replace = 1 }, only = { first_k_dense_replace = 1,
+      scoring_func = "sigmoid", topk_method = "noaux_tc", add_swa_attention_sink_bias = true,
+      add_full_attention_sink_bias = false },
+    hub = function(t)
+      if type(t.hybrid_layer_pattern) ~= "table" then return end
+      local full = { rope_theta = t.rope_theta, partial_rotary_factor = t.partial_rotary_factor }
+      t.rope_parameters = { full_attention = full,
+        sliding_attention = merged(full, { rope_theta = t.swa_rope_theta }) }
+      t.layer_types = chosen(t.hybrid_layer_pattern, "full_attention", "sliding_attention")
+      t.mlp_layer_types = chosen(t.moe_layer_freq, "dense", "sparse")
+      t.rms_norm_eps, t.sliding_window = t.layernorm_epsilon, t.sliding_window_size + 1
+      if t.swa_num_key_value_heads == 2 * t.num_key_value_heads
+          and t.swa_num_attention_heads == t.num_attention_heads and t.swa_head_dim == t.head_dim
+          and t.swa_v_head_dim == t.v_head_dim then
+        t.swa_num_key_value_heads, t.swa_num_attention_heads = nil, nil
+        t.swa_head_dim, t.swa_v_head_dim = nil, nil
+      end
+      for _, key in ipairs { "hybrid_layer_pattern", "moe_layer_freq", "layernorm_epsilon",
+        "sliding_window_size", "attention_chunk_size", "swa_rope_theta", "rope_theta",
+        "partial_rotary_factor" } do t[key] = nil end
+    end,
+    window_kv_heads = 2,
+    tensors = { ["attn.sinks"] = one(block "self_attn.attention_sink_bias") } },
+  ernie4_5_moe = { choice_bias = true, renorm = true, qkv_bias = "use_bias", out_bias = "use_bias",
+    rope_form = "interleaved", only = { use_bias = false, moe_norm_min = 1e-12 },
+    tensors = { ["gate.bias"] = one(block "mlp.moe_statics.e_score_correction_bias") } },
+  afmoe = { scores = "sigmoid", choice_bias = true, renorm = true, qk_norm = "head", kinds = NOPE,
+    qkv_bias = "attention_bias", out_bias = "attention_bias", norms = "both", attention_gate = true,
+    root_scale = "mup_enabled",
+    tensors = merged(SANDWICH, { ["gate.w"] = one(block "mlp.router.gate.weight"),
+      ["gate.bias"] = one(block "mlp.expert_bias") }) },
+  flint = { scores = "sigmoid", renorm = "norm_topk_prob", qk_norm = "head", kinds = NOPE,
+    sinks = true, qkv_bias = "attention_bias", out_bias = "attention_bias",
+    tensors = merged(SHARED_EXPERT, { ["attn.sinks"] = one(block "self_attn.softmax_offset") }) },
+  mellum = { like = "qwen3_moe", kinds = SEEN, only = {} },
+  aria_text = { renorm = true, qkv_bias = "attention_bias", out_bias = "attention_bias",
+    tensors = { ["gate.w"] = one(block "mlp.router.weight"),
+      ["ex.fc1.w"] = { names = { block "mlp.experts.fc1.weight" }, transposed = true },
+      ["ex.fc2.w"] = { names = { block "mlp.experts.fc2.weight" }, transposed = true } } },
+  gpt_oss = { renorm = true, qkv_bias = "attention_bias", out_bias = "attention_bias",
+    sinks = true, kinds = SEEN, router_bias = true, ffn_bias = true, act_offset = 1,
+    set = { act_limit = "swiglu_limit", act_alpha = "swiglu_alpha" },
+    tensors = {
+      ["gate.w"] = one(block "mlp.router.weight"), ["gate.b"] = one(block "mlp.router.bias"),
+      ["ex.fc1.w"] = { names = { block "mlp.experts.gate_up_proj" }, transposed = true,
+        interleaved = true },
+      ["ex.fc1.b"] = { names = { block "mlp.experts.gate_up_proj_bias" }, interleaved = true },
+      ["ex.fc2.w"] = { names = { block "mlp.experts.down_proj" }, transposed = true },
+      ["ex.fc2.b"] = one(block "mlp.experts.down_proj_bias"),
+    } },
+  granitemoe = { renorm = true, qkv_bias = "attention_bias", out_bias = "attention_bias",
+    set = { embedding_scale = "embedding_multiplier", residual_scale = "residual_multiplier",
+      attention_scale = "attention_multiplier" }, tensors = GRANITE },
+  granitemoeshared = { like = "granitemoe" },
+  granitemoe_swa = { like = "granitemoe", kinds = SEEN, sinks = true, tensors = {
+    ["gate.w"] = one(block "block_sparse_moe.router.weight"),
+    ["ex.fc1.w"] = one(block "block_sparse_moe.experts.gate_up_proj"),
+    ["ex.fc2.w"] = one(block "block_sparse_moe.experts.down_proj") } },
+  hunyuan_v1_moe = { renorm = true, qkv_bias = "attention_bias", out_bias = "attention_bias",
+    qk_norm = "head", norm_after_rope = true, only = { use_qk_norm = true, use_cla = false },
+    also = { moe_intermediate_size = NULL, num_shared_expert = 1 },
+    shared_of = "intermediate_size",
+    tensors = { ["attn.q_norm.w"] = one(block "self_attn.query_layernorm.weight"),
+      ["attn.k_norm.w"] = one(block "self_attn.key_layernorm.weight"),
+      ["gate.w"] = one(block "mlp.gate.wg.weight"), ["shared.fc1.w"] = gated "mlp.shared_mlp",
+      ["shared.fc2.w"] = one(block "mlp.shared_mlp.down_proj.weight") } },
+  minimax_m2 = { scores = "sigmoid", choice_bias = true, renorm = true,
+    qk_norm = "row", also = { rotary_dim = NULL }, only = { use_qk_norm = true,
+      scoring_func = "sigmoid",
+      qk_norm_type = "per_layer", use_routing_bias = true },
+    tensors = SPARSE },
+}
+
+-- Returns the row with the entries of those that it is like.
+local function complete(row)
+  if not row.like then return row end
+  local base = complete(TYPES[row.like])
+  local out = merged(base, row)
+  out.tensors = merged(base.tensors or {}, row.tensors or {})
+  return out
+end
+
+local rows = {}
+for name, row in pairs(TYPES) do
+  rows[name] = complete(row)
+  rows[name].class = row.class or name
+  rows[name].tensors = merged(COMMON, rows[name].tensors or {})
+end
+
+return rows
