@@ -1,7 +1,7 @@
 -- Lesson 4. How do I try a gate of my own? This one looks at a token's two best experts and takes
 -- the one with more places left. It is trained beside Switch, which always takes the best.
 -- Run it: build/release/moebench run recipes/lessons/04_gate.lua  (under a second)
--- Try next: the better expert unless it is full (recipes/custom_gate.lua); k = 2 and both experts;
+-- Try next: the better expert unless it is full; k = 2 and both experts;
 -- balance_loss = { coefficient = 0.03 } in the model.
 local moe = require "moe"
 

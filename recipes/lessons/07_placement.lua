@@ -3,8 +3,8 @@
 -- layer's time says that this is faster. Routing follows a law instead of a gate, so that all
 -- systems see the same tokens.
 -- Run it: build/release/moebench run recipes/lessons/07_placement.lua  (under a second)
--- Try next: the two heaviest (recipes/custom_placement.lua); s = 0.5 or 2; p:replicate instead of
--- p:shadow, with extra_residents = 1.
+-- Try next: the two heaviest; s = 0.5 or 2; p:replicate instead of p:shadow, with
+-- extra_residents = 1.
 local moe = require "moe"
 
 local copy_heaviest = moe.policy.placement { name = "copy_heaviest", shadows = 1,

@@ -73,9 +73,9 @@ TEST_CASE("where the cuda executor cannot run, that is said before anything runs
 TEST_CASE("a page is made of what a run wrote, and of nothing else") {
   const Folder folder;
   const std::string out = folder.path("page"), program = MOEBENCH_BINARY;
-  REQUIRE(run(program + " run " MOE_SOURCE_DIR "/recipes/custom_schedule.lua --executor simulate " +
-              "--out " + out)
-              .exit == 0);
+  REQUIRE(
+      run(program + " run " MOE_SOURCE_DIR "/recipes/lessons/07_placement.lua --out " + out).exit ==
+      0);
   const Outcome made = run(program + " report " + out);
   INFO(made.text);
   CHECK(made.exit == 0);

@@ -91,35 +91,20 @@ test("lines, steps and distributions hold their texts, whatever the numbers", fu
   end
 end)
 
-test("heat maps, bars, tornados and fronts hold their texts", function()
+test("bars and fronts hold their texts", function()
   world.run ""
-  local heat = require "moe.results.charts.heat"
   local bars = require "moe.results.charts.bars"
-  local tornado = require "moe.results.charts.tornado"
   local front = require "moe.results.charts.front"
   for seed = 1, 40 do
     local r = random(seed)
-    local xs, ys, cells, moved, list, seen = {}, {}, {}, {}, {}, {}
-    for i = 1, r(14) do xs[i] = 3 ^ i end
-    for j = 1, r(9) do ys[j] = 1000 * j end
-    for _, x in ipairs(xs) do
-      cells[x] = {}
-      for _, y in ipairs(ys) do cells[x][y] = r(5) > 1 and 0.5 + 2 * r() or nil end
-    end
-    check_chart(heat.map { name = "h", title = "Heat " .. seed, xs = xs, ys = ys, cells = cells,
-      x_label = "GPUs", y_label = "batch per device", neutral = 1,
-      text = function(v) return ("%.2f"):format(v) end })
+    local list, seen = {}, {}
     for i = 1, r(20) do
-      moved[i] = { constant = WORDS[r(#WORDS)] .. " per second and device", lo = r(), hi = 1 + r(),
-        at_lo = r(4) > 1 and 1 - r() or nil, at_hi = 1 + r() }
       seen[i] = { iteration_ms = 100 * r(), peak_bytes = 2 ^ 30 * r(50), label = "mix" }
       list[i] = { bound = r(2) == 1 and r() or nil, bars = { bars.step(WORDS[r(#WORDS)],
         { iteration_ms = 1, compute_ms = r(), comm_ms = r(), hidden_comm_ms = r(),
           exposed_comm_ms = r(), wait_ms = 9 * r() },
         { provenance = "simulated", samples = { r(), r() } }) } }
     end
-    check_chart(tornado.tornado { name = "t", title = "Tornado", ours = 1, x_label = "ours, x",
-      sensitivity = moved })
     check_chart(bars.steps("b", "Bars", list))
     table.sort(seen, function(a, b) return a.iteration_ms < b.iteration_ms end)
     local chart = front.front { name = "f", title = "Front", seen = seen, best = seen[1],
@@ -298,7 +283,7 @@ test("a search is drawn with its front, and says how much of the space was seen"
   pages.has(err.message, "searches[1].front[1].peak_bytes: is a string")
 end)
 
-test("a sweep over two axes has lines for each, heat maps, and a chart per further coordinate",
+test("a sweep over two axes has lines for each and a chart per further coordinate",
   function()
     local files = pages.folder(nil, pages.RECIPE:gsub("over = { nodes = { 2, 4 } }",
       'over = { nodes = { 2, 4, 8 }, hidden = { 32, 64, 128 }, kind = { "a", "b" } }'):gsub(
@@ -307,8 +292,7 @@ test("a sweep over two axes has lines for each, heat maps, and a chart per furth
       .. "experts_per_device = 2 }"))
     local out = pages.export_of(files)
     for _, name in ipairs { "speedup-by-gpus", "speedup-by-hidden", "step-by-gpus",
-      "memory-by-gpus", "heat-deepspeed-gpus-hidden", "heat-lancet_dw-gpus-hidden", "step-1",
-      "step-6", "speedup-distribution", "shares", "shares-by-gpus" } do
+      "memory-by-gpus", "step-1", "step-6", "speedup-distribution", "shares", "shares-by-gpus" } do
       assert(out["x-" .. name .. ".svg"], "no chart " .. name)
     end
     assert(not out["x-step-7.svg"] and not out["x-speedup-by-kind.svg"])

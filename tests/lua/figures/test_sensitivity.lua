@@ -42,7 +42,7 @@ test("a field's sensitivity is that of each system, and of the speed-ups", funct
   end
 end)
 
-test("a number of one's own is drawn as a tornado", function()
+test("a number of one's own is in a table of the page with what moves it", function()
   local w = run [[sensitivity = { { name = "gain <x>", unit = "ms", value = function(R)
     return R:where { system = "raf" }:get("iteration_ms"):mean() end } }]]
   assert(not w.error, w.message)
@@ -50,11 +50,11 @@ test("a number of one's own is drawn as a tornado", function()
   for name, text in pairs(w.files) do
     files[name:gsub("^out/", "old/")] = name:find "trace%-" and pages.TRACE or text
   end
-  pages.has(assert(pages.page_of(files)), "Sensitivity of gain &lt;x&gt; to the assumed constants",
-    'class="at-hi"')
-  assert(pages.export_of(files)["x-sensitivity-gain-x.svg"])
+  pages.has(assert(pages.page_of(files)), "Sensitivity to the assumed constants",
+    "gain &lt;x&gt;", "a2a_base_us (110..140)")
+  assert(pages.export_of(files)["x-sensitivity.csv"])
   files["old/results.json"] = nil  -- the program was killed: the lines have it too
-  pages.has(assert(pages.page_of(files)), "Sensitivity of gain &lt;x&gt;")
+  pages.has(assert(pages.page_of(files)), "gain &lt;x&gt;")
 end)
 
 test("what cannot be varied is refused where it stands", function()

@@ -1,9 +1,7 @@
--- Which charts show the simulated runs of a sweep: lines over each numeric axis, heat maps over two
--- of them, distributions over all points, and the shares of the step. With few points there is also
--- a chart of bars per point.
+-- Which charts show the simulated runs of a sweep: lines over each numeric axis, distributions over
+-- all points, and the shares of the step. With few points there is also a chart of bars per point.
 local bars = require "moe.results.charts.bars"
 local format = require "moe.results.report.format"
-local heat = require "moe.results.charts.heat"
 local lines = require "moe.results.charts.lines"
 local values = require "moe.base.values"
 
@@ -11,7 +9,6 @@ local M = {}
 
 local LEAST = 3            -- different values that make a numeric axis
 local MAX_AXES = 3         -- axes that get a chart of medians
-local MAX_PAIRS = 2        -- pairs of axes that get heat maps
 local MAX_POINTS = 12      -- with more points, and a numeric axis, there are no bars per point
 local FOR_SPREAD = 8       -- points that make a distribution
 
@@ -165,40 +162,6 @@ local function median_charts(s, out)
   end
 end
 
-local function heat_map(s, system, x, y)
-  local by = collect(s.groups, SPEEDUP, s.systems[1], function(run)
-    local a, b = x.of(run), y.of(run)
-    return a ~= nil and b ~= nil and ("%.17g %.17g"):format(a, b) or nil
-  end)[system]
-  if not by then return nil end
-  local cells = {}
-  for _, a in ipairs(x.values) do
-    cells[a] = {}
-    for _, b in ipairs(y.values) do
-      local list = by[("%.17g %.17g"):format(a, b)]
-      cells[a][b] = list and list:median()
-    end
-  end
-  return heat.map { name = ("heat-%s-%s-%s"):format(system, x.name, y.name), xs = x.values,
-    title = ("Speed-up of %s over %s by %s and %s, median"):format(system, s.systems[1], x.name,
-      y.name), ys = y.values, x_label = x.name, y_label = y.name, cells = cells, neutral = 1,
-    text = function(v) return ("%.2f"):format(v) end }
-end
-
-local function heat_maps(s, out)
-  local pairs_left = MAX_PAIRS
-  for i = 1, #s.axes do
-    for j = i + 1, #s.axes do
-      if pairs_left > 0 then
-        pairs_left = pairs_left - 1
-        for k = 2, #s.systems do
-          out[#out + 1] = heat_map(s, s.systems[k], s.axes[i], s.axes[j])
-        end
-      end
-    end
-  end
-end
-
 local function distribution(s, out)
   local by, series = collect(s.groups, SPEEDUP, s.systems[1], function() return "all" end), {}
   for i = 2, #s.systems do
@@ -286,7 +249,6 @@ end
 function M.charts(groups, R, title_of)
   local s, overview = sweep_of(groups, R), {}
   if #s.systems > 1 or #s.axes > 0 then median_charts(s, overview) end
-  if #s.systems > 1 then heat_maps(s, overview) end
   if #s.systems > 1 then distribution(s, overview) end
   if #groups > 1 then shares(s, overview) end
   local few = #groups <= MAX_POINTS or #s.axes == 0

@@ -5,7 +5,6 @@ local blocks = require "moe.results.page.blocks"
 local html = require "moe.results.page.html"
 local report = require "moe.results.report"
 local sensitivity = require "moe.results.sensitivity"
-local tornado = require "moe.results.charts.tornado"
 
 local M = {}
 
@@ -17,13 +16,16 @@ local function axis_of(claim)
   return { lo, hi > lo and hi or lo + 1 }
 end
 
--- Returns what moves a claim's number: a chart behind a title, or nothing. name: that of the claim.
-local function moved(claim, name)
-  if #claim.sensitivity == 0 then return nil end
-  return { kind = "fold", title = ("%s: what moves it, %d constants"):format(name,
-    #claim.sensitivity), blocks.grid { tornado.tornado { name = "moves-" .. name,
-      title = "Sensitivity of " .. name .. " to the assumed constants", ours = claim.ours,
-      x_label = ("ours, %s"):format(claim.unit), sensitivity = claim.sensitivity } } }
+-- Returns the table of what moves the claims' numbers; rows: the table of the claims.
+local function moved(claims, rows)
+  local list = {}
+  for i, claim in ipairs(claims) do
+    if #claim.sensitivity > 0 then
+      list[#list + 1] = setmetatable({ name = rows[i + 1][1] }, { __index = claim })
+    end
+  end
+  return #list > 0 and blocks.table("moves", "What moves the claims' numbers",
+    sensitivity.rows(list)) or nil
 end
 
 --- Returns the blocks of the claims; set: whether --set left only some points.
@@ -36,32 +38,20 @@ function M.blocks(claims, set)
     notes[#notes + 1] = html.dd { html.b { claim.verdict }, ": ", claim.text,
       claim.reason and html.p { claim.reason } or "", claim.note and html.p { claim.note } or "" }
   end
-  local out = { blocks.html { html.h3 { "Claims" }, html.p {
+  return { blocks.html { html.h3 { "Claims" }, html.p {
       "Our numbers over the bands of the assumed constants", set
         and "; only for the points that --set leaves" or "", "; each row has its own axis" },
       blocks.legend(band.LEGEND) },
     blocks.table("claims", "Claims", rows,
       { extra = { header = "paper and ours", cells = cells } }),
-    blocks.html(html.dl { notes }) }
-  for i, claim in ipairs(claims) do out[#out + 1] = moved(claim, rows[i + 1][1]) end
-  return out
+    blocks.html(html.dl { notes }), moved(claims, rows) }
 end
 
 --- Returns the blocks of an experiment's sensitivities.
 function M.sensitivities(list)
   if #list == 0 then return {} end
-  local charts = { kind = "grid" }
-  for _, record in ipairs(list) do
-    if #record.sensitivity > 0 then
-      charts[#charts + 1] = tornado.tornado { name = "sensitivity-" .. record.name,
-        title = ("Sensitivity of %s to the assumed constants"):format(record.name),
-        ours = record.ours, sensitivity = record.sensitivity,
-        x_label = record.name .. (record.unit ~= "" and ", " .. record.unit or "") }
-    end
-  end
   return { blocks.html(html.h4 { "Sensitivity to the assumed constants" }),
-    blocks.table("sensitivity", "Sensitivity to the assumed constants", sensitivity.rows(list)),
-    charts }
+    blocks.table("sensitivity", "Sensitivity to the assumed constants", sensitivity.rows(list)) }
 end
 
 return M
