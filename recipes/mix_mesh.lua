@@ -40,8 +40,8 @@ local function skew(seed) return moe.workload "zipf" { s = 0.8, seed = seed, dri
 local simulated = moe.run(moe.experiment {
   name = "mix_mesh", over = { gpu = { "p4de", "h100", "b200" }, pp = { 2, 4 } },
   case = function(p) return {
-    model = moe.model.gpt2_moe { layers = 16, hidden = 2048, heads = 16, seq = 2048,
-      batch_per_device = 1, experts_per_device = 2, gate = "top2", capacity = "none",
+    model = moe.model.gpt2_moe { layers = 16, hidden = 2048, heads = 16, seq = 1024,
+      batch_per_device = 2, experts_per_device = 2, gate = "top2", capacity = "none",
       routing = skew(3) },
     grid = moe.grid { pp = p.pp, micro_batches = 16 }, cluster = moe.cluster[p.gpu] { nodes = 8 },
     systems = systems { bytes = 2 ^ 23, bucket = 25 * 2 ^ 20 } } end,
@@ -56,3 +56,49 @@ local executed = moe.run(moe.experiment {
   systems = systems { bytes = 2 ^ 18, bucket = 2 ^ 20 }, optimizer = { lr = 0.02 },
   run = { { "cpu", ranks = 4, steps = 6, link = { bytes_per_s = 1e8, latency_us = 20 } } },
 })
+
+--- "1.10x", how much shorter the step of `run` is than that of `base`; "OOM" where one does not fit.
+local function speedup(base, run)
+  if not (base and run) then return "refused" end
+  if base.oom or run.oom then return "OOM" end
+  return ("%.2fx"):format(base.iteration_ms / run.iteration_ms)
+end
+
+local points, order = {}, {}
+for run in simulated:each() do
+  local key = ("%s, pp = %d"):format(run.point.gpu, run.point.pp)
+  if not points[key] then
+    points[key], order[#order + 1] = {}, key
+  end
+  points[key][run.system] = run
+end
+
+for _, key in ipairs(order) do
+  local runs, best = points[key], nil
+  local rows = { { "technique", "alone", "added last, over the others" } }
+  for _, technique in ipairs(techniques) do
+    rows[#rows + 1] = { technique[1], speedup(runs.base, runs["only_" .. technique[1]]),
+      speedup(runs["no_" .. technique[1]], runs.all) }
+  end
+  for name, run in pairs(runs) do
+    if not run.oom and (not best or run.iteration_ms < runs[best].iteration_ms) then best = name end
+  end
+  print(("\n%s: base %.0f ms, all %s, the fastest is %s (%s)\n%s"):format(key,
+    runs.base.iteration_ms, speedup(runs.base, runs.all), best, speedup(runs.base, runs[best]),
+    moe.table(rows)))
+end
+
+local rows, first = { { "system", "executed ms", "spread", "predicted ms", "error",
+  "largest difference of a loss" } }, nil
+for run in executed:each() do
+  first = first or run
+  local off = 0
+  for i, loss in ipairs(run.losses) do off = math.max(off, math.abs(loss - first.losses[i])) end
+  local samples = moe.values(run.samples_ms)
+  rows[#rows + 1] = { run.system, ("%.1f"):format(run.iteration_ms),
+    ("%.0f%%"):format(100 * (samples:quantile(0.9) / samples:quantile(0.1) - 1)),
+    ("%.1f"):format(run.prediction.iteration_ms),
+    ("%+.1f%%"):format(100 * (run.prediction.iteration_ms / run.iteration_ms - 1)),
+    ("%.1e"):format(off) }
+end
+if first then print("\nExecuted\n" .. moe.table(rows)) end

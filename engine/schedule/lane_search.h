@@ -23,7 +23,7 @@ struct TaskTimes {
   double length = 0;           // until the last task has ended
 };
 
-/// Returns when tasks begin that run in these orders. Throws RunError if tasks wait for each other
+/// Returns when tasks begin that run in these orders. Throws UserError if tasks wait for each other
 /// in a circle, naming the number of one of them.
 TaskTimes times_in(const std::vector<LaneTask>& tasks, const TaskOrders& orders);
 

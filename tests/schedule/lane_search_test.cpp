@@ -40,7 +40,7 @@ double shortest(const std::vector<LaneTask>& tasks) {
     do {
       try {
         best = std::min(best, times_in(tasks, orders).length);
-      } catch (const RunError&) {  // the orders contradict the needs
+      } catch (const UserError&) {  // the orders contradict the needs
       }
     } while (std::next_permutation(orders[1].begin(), orders[1].end()));
   } while (std::next_permutation(orders[0].begin(), orders[0].end()));
@@ -62,9 +62,9 @@ TEST_CASE("the search for orders of tasks finds the shortest of small problems")
 TEST_CASE("tasks that wait for each other in a circle are refused") {
   std::vector<LaneTask> tasks(2);
   tasks[0].needs = {1};
-  CHECK_THROWS_AS(times_in(tasks, {{0, 1}}), RunError);
+  CHECK_THROWS_AS(times_in(tasks, {{0, 1}}), UserError);
   tasks[1].needs = {0};
-  CHECK_THROWS_AS(shortest_orders(tasks), RunError);
+  CHECK_THROWS_AS(shortest_orders(tasks), UserError);
 }
 
 }  // namespace moe

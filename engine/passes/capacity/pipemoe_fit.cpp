@@ -20,7 +20,9 @@ struct ChunkTimes {
 Graph cut_at(Graph graph, const CapacityChain& chain, DegreeObjective objective, int64_t degree) {
   if (degree > 1) cut_capacity(graph, chain, degree);
   graph = compact(graph);
-  if (objective == DegreeObjective::kStep) autodiff(graph, loss_of(graph));
+  if (objective == DegreeObjective::kStep) {
+    autodiff(graph, has_loss(graph) ? loss_of(graph) : TensorId());
+  }
   return graph;
 }
 
