@@ -124,11 +124,12 @@ local SCHEDULES = { moe.pipeline["1f1b"] {}, moe.pipeline.interleaved {}, moe.pi
   moe.pipeline.dualpipev {} }
 
 local function train(passes, pp, micro_batches)
-  return moe.train { ranks = 2 * pp, steps = 2, precision = "f64", init = "reference",
+  return moe.train { ranks = 4 * pp, steps = 2, precision = "f64", init = "reference",
     tokens = "reference", system = system("mix", passes),
     grid = moe.grid { pp = pp, micro_batches = micro_batches },
+    link = { bytes_per_s = 1e12, devices_per_node = 2 },
     model = moe.model.gpt2_moe { vocab = 64, layers = 8, hidden = 16, heads = 2, seq = 8,
-      batch_per_device = 2, experts_per_device = 2, ep = 2, gate = "switch", capacity = "none" } }
+      batch_per_device = 2, experts_per_device = 2, ep = 4, gate = "switch", capacity = "none" } }
 end
 local plain = {}  -- by number of micro-batches
 --- The largest relative difference of losses, gradients and parameters from the plain program.

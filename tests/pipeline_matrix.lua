@@ -1,8 +1,8 @@
 -- moebench run tests/pipeline_matrix.lua --trust [--set every=1] [--set seed=7]: pipeline ranks,
 -- executed in float64, against one pipeline rank with the same micro-batches and data ranks. The
 -- four schedules of the engine over pipeline ranks, data ranks and micro-batches, those with pairs
--- of turns with hide_a2a, then draws over all schedules, models, systems and layouts. Every 20th case
--- is run, from one on that the seed chooses; `every=1`: all. The status is 1 when one fails.
+-- of turns with hide_a2a, then draws over all schedules, models, systems and layouts. Every 20th
+-- case is run, from one on that the seed chooses; `every=1`: all. The status is 1 when one fails.
 --
 -- Losses are equal to the last bit where a schedule sums them in the order of micro-batches, and so
 -- are all parameters where no parameter is held twice (a head tied to the embedding, dualpipe) and

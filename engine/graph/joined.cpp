@@ -132,8 +132,8 @@ class Checker {
   int64_t begin(TensorId t) const { return joined_.offset[t.index()]; }
   int64_t end(TensorId t) const { return begin(t) + stored_elements(graph_.tensor(t)); }
 
-  /// Whether both are copies of experts in the same slots, which check_slots (schedule/slots.h) lets
-  /// be used in turn only.
+  /// Whether both are copies of experts in the same slots, which check_slots (schedule/slots.h)
+  /// allows only in turn.
   bool copies_in_turn(TensorId a, TensorId b) const {
     const auto copied = [&](TensorId t) {
       return producer_[t.index()].valid() &&

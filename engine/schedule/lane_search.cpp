@@ -40,7 +40,7 @@ std::vector<int32_t> in_order_of_needs(const std::vector<std::vector<int32_t>>& 
   if (order.size() < needs.size()) {
     const auto stuck = std::find_if(waits.begin(), waits.end(), [](size_t w) { return w > 0; });
     throw user_error("tasks wait for each other in a circle, task {} (from 1) among them",
-                    stuck - waits.begin() + 1);
+                     stuck - waits.begin() + 1);
   }
   return order;
 }

@@ -218,16 +218,22 @@ Found order_of(const TurnPair& pair, const PassContext& context) {
   return {pair.ops_in(best), length, times_in(tasks, pair.in_sequence()).length};
 }
 
-}  // namespace
-
-Schedule hide_a2a(const Graph& graph, Schedule schedule, const PassContext& context) {
-  const StepTurns& turns = *context.turns;
+/// Returns the ops of each turn, but transfers to other pipeline ranks.
+std::vector<std::vector<OpId>> ops_of(const StepTurns& turns, const Graph& graph) {
   std::vector<std::vector<OpId>> ops(turns.turns.size() + 1);
   for (size_t i = 0; i < turns.turn_of.size(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     if (graph.removed(op) || graph.def(op).collective == Collective::kHandoff) continue;
     ops[static_cast<size_t>(turns.turn_of[i])].push_back(op);
   }
+  return ops;
+}
+
+}  // namespace
+
+Schedule hide_a2a(const Graph& graph, Schedule schedule, const PassContext& context) {
+  const StepTurns& turns = *context.turns;
+  const std::vector<std::vector<OpId>> ops = ops_of(turns, graph);
   std::vector<size_t> place(graph.num_ops());  // on the lane
   for (const std::vector<OpId>& lane : lane_orders(graph, schedule).lanes) {
     for (size_t i = 0; i < lane.size(); ++i) place[lane[i].index()] = i;
