@@ -80,7 +80,7 @@ local rows_of = {}  -- expected rows by dispatcher, options and sizes, since the
 --- Returns what core.dispatch_us takes beside a law: expected rows per token, and the call.
 function M.load(c, name, options, at)
   local sizes = schema.picked(c, { "ranks", "ranks_per_node", "experts", "topk", "hidden" })
-  sizes.max_nodes, sizes.tokens = c.max_nodes, c.tokens
+  sizes.tokens, sizes.groups, sizes.top_groups = c.tokens, c.ranks / c.ranks_per_node, c.max_nodes
   -- 288 experts were measured on 64 ranks too: where rows are drawn, the next multiple stands in.
   sizes.experts = math.ceil(c.experts / c.ranks) * c.ranks
   local gpu = M.GPUS[c.gpu]
@@ -92,6 +92,37 @@ function M.load(c, name, options, at)
     { exchange = sizes, route = route, way = c.way })
   return rows_of[key], { c.tokens, route[c.way .. "_bytes"], c.experts / c.ranks,
     c.ranks / c.ranks_per_node, route.sms, gpu.nic, gpu.nvlink }, route
+end
+
+--- Returns the dispatcher of a candidate of system.expand() as plans take it.
+function M.of_plan(spec, candidate, at)
+  local d, m, on = candidate.dispatcher, spec.model, spec.cluster
+  local path = ("system '%s'.dispatcher"):format(candidate.name)
+  local gpu = M.GPUS[on.name] and on.name or (on.device.op_times or ""):match "([^/]*)%.times$"
+  if spec.cost.kind ~= "roofline" then
+    errors.user(path .. ": is simulated only; leave it out of systems that are executed", at)
+  elseif not M.GPUS[gpu] then
+    errors.user(("%s: no times were measured on the cluster '%s'; give one of %s"):format(path,
+      on.name, table.concat(schema.keys_of(M.GPUS), ", ")), at)
+  end
+  local ranks = m.ep or spec.ranks
+  local sizes = { ranks = ranks, ranks_per_node = math.min(ranks, on.devices_per_node),
+    experts = m.experts, topk = m.k, hidden = m.hidden, tokens = m.batch_per_device * m.seq,
+    groups = m.router and m.router.groups, top_groups = m.router and m.router.top_groups }
+  local route = dispatcher.route(d.name, sizes, schema.merged(d.options, { weights = true,
+    combine_weights = false }), M.GPUS[gpu].sms, path, at)
+  local made = schema.merged(M.GPUS[gpu], { name = d.name, exchange = sizes, route = route,
+    experts_per_rank = m.experts / ranks })
+  for way, key in pairs { dispatch = "law_there", combine = "law_back" } do
+    -- The rows of eight nodes are those of one network, which reached a third of its NICs.
+    local nodes = math.min(4, ranks / sizes.ranks_per_node)
+    local one = law_for(route.times_of, { gpu = gpu, way = way }, nodes, false)
+    made[key] = one and one.law
+  end
+  if made.law_there then return made end
+  errors.user(("%s: no times of '%s' were measured; leave it out (a plan's own exchange sends "
+    .. "every choice), or name as times_of of its route a dispatcher that was measured"):format(
+    path, route.times_of), at)
 end
 
 -- Returns the measured time of a call of DeepEP's normal kernels with their counts, or nil.
