@@ -91,7 +91,7 @@ test("what no dispatcher can serve is refused with the field", function()
     ["'deepep_v3'"] = "moe.dispatch.dispatcher: unknown dispatcher 'deepep_v3'",
     ["'deepep_v1', ranks_per_node = 3"] = "ranks: 4 is not a multiple of ranks_per_node",
     ["'deepep_v1', experts = 6"] = "experts: 6 is not a multiple of ranks = 4",
-    ["'deepep_v1', sms = 21"] = "sms: 21 is not allowed; give an even number up to 160",
+    ["'deepep_v1', sms = 21"] = "sms: 21 is not allowed; give an even number from 2 to 160",
     ["'deepep_v1', order = 'inter_first'"] = "order: is no option of the dispatcher",
     ["'two_level', order = 'last'"] = "order: 'last' is not allowed; give one of",
     ["'alltoallv', combine = 'fp8'"] = "combine: fp8 is not allowed",
