@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "bindings/dispatch.h"
 #include "bindings/host/field_json.h"
 #include "bindings/host/host.h"
 #include "bindings/host/job.h"
@@ -14,6 +15,7 @@
 #include "bindings/run.h"
 #include "engine/base/names.h"
 #include "engine/base/utf8.h"
+#include "engine/cost/dispatch_cost.h"
 #include "engine/cost/stack.h"
 #include "engine/model/stages.h"
 #include "engine/pipeline/table.h"
@@ -50,6 +52,27 @@ Facts facts_of(const Fields& stage, const char* key) {
     facts.push_back(value_named<Fact>("fact", name.get<std::string>()));
   }
   return facts;
+}
+
+// Returns the dispatcher that scripts/moe/spec/dispatch_time.lua describes.
+std::shared_ptr<const Dispatcher> dispatcher_of(const Fields& fields) {
+  const auto made = std::make_shared<Dispatcher>();
+  made->exchange = exchange_of(fields.at("exchange"));
+  read_fields(fields.at("route"), made->route);
+  made->route.name = fields.text("name");
+  dispatch::check(made->route, made->exchange);
+  made->call = {.experts = fields.number("experts_per_rank"),
+                .nodes = static_cast<double>(made->exchange.nodes()),
+                .sms = static_cast<double>(made->route.sms),
+                .nic_bytes_per_s = fields.number("nic"),
+                .nvlink_bytes_per_s = fields.number("nvlink")};
+  made->gpu_sms = fields.number("sms");
+  for (const dispatch::Way way : {dispatch::Way::kDispatch, dispatch::Way::kCombine}) {
+    const auto i = static_cast<size_t>(way);
+    read_fields(fields.at(i == 0 ? "law_there" : "law_back"), made->laws[i]);
+    made->expected[i] = sampled_rows(made->route, made->exchange, way);
+  }
+  return made;
 }
 
 // What is needed to make stages. spec: the plan's specification while it is read; only the fields
@@ -518,6 +541,10 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
                           offload_times_of(cost), fields.at("model").text("dtype", ""),
                           narrow_of(fields.at("model"), cost));
     spec.cost = under_stack(std::move(roofline), fields.at("cluster"));
+  }
+  if (fields.has("dispatcher")) {
+    spec.dispatcher = dispatcher_of(fields.at("dispatcher"));
+    spec.cost = std::make_shared<DispatchCost>(spec.cost, spec.dispatcher, spec.work);
   }
   return spec;
 }

@@ -19,6 +19,8 @@
 
 namespace moe {
 
+struct Dispatcher;  // cost/dispatch_cost.h
+
 /// A named mix of passes with an all-reduce policy.
 struct SystemSpec {
   std::string name;
@@ -51,6 +53,8 @@ struct PlanSpec {
   /// Chooses the experts of tokens instead of the model's gate, or gives the gate its scores
   /// (RoutingModel::runs_gate); null means the gate.
   std::shared_ptr<const RoutingModel> routing;
+  /// What exchanges rows in place of all-to-alls, in simulations; null: none. `cost` knows it.
+  std::shared_ptr<const Dispatcher> dispatcher;
 
   int64_t pipeline_ranks() const { return std::max<int64_t>(1, std::ssize(pipeline.turns)); }
   /// Returns the part of the cluster that a pipeline rank is.

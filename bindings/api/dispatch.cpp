@@ -1,5 +1,6 @@
 // core.check_exchange: refuses sizes of an exchange. core.dispatch: rows and bytes of a dispatcher.
 // core.dispatch_rows and core.dispatch_us: expected rows, and the time of a call.
+#include "bindings/dispatch.h"
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
 #include "bindings/host/field_json.h"
@@ -116,17 +117,6 @@ json buffers_json(const dispatch::Route& route, const dispatch::Exchange& exchan
   json result = {{"received", received}, {"by_expert", by_expert}};
   if (route.buffer_bytes > 0) result["library"] = route.buffer_bytes;
   return result;
-}
-
-dispatch::Exchange exchange_of(const Fields& spec) {
-  dispatch::Exchange exchange{spec.integer("ranks"),   spec.integer("ranks_per_node"),
-                              spec.integer("experts"), spec.integer("topk"),
-                              spec.integer("hidden"),  spec.integer("max_nodes", 0)};
-  if (!spec.has("expert_rank")) return exchange;
-  for (const json& rank : spec.value().at("expert_rank")) {
-    exchange.expert_rank.push_back(rank.get<int32_t>() - 1);
-  }
-  return exchange;
 }
 
 // ({ members of Exchange, expert_rank (from 1), dispatch, combine }): refuses sizes and types

@@ -30,22 +30,20 @@ Choices sampled_choices(const Exchange& x, int64_t tokens, uint64_t seed) {
   Choices choices;
   Rng rng(seed);
   const auto E = static_cast<size_t>(x.experts), k = static_cast<size_t>(x.topk);
-  const bool limited = x.max_nodes > 0 && x.max_nodes < x.nodes();
-  std::vector<double> score(E), best(static_cast<size_t>(x.nodes()));
+  const bool limited = x.top_groups > 0 && x.top_groups < x.groups;
+  std::vector<double> score(E), best(static_cast<size_t>(limited ? x.groups : 1));
   std::vector<int32_t> order(E);
   for (int64_t rank = 0; rank <= x.ranks; ++rank) choices.first.push_back(rank * tokens);
   for (int64_t t = 0; t < choices.tokens(); ++t) {
     for (double& s : score) s = rng.uniform();
     if (limited) {
       std::fill(best.begin(), best.end(), 0);
-      const auto node = [&](size_t e) {
-        return static_cast<size_t>(x.rank_of(static_cast<int64_t>(e)) / x.ranks_per_node);
-      };
-      for (size_t e = 0; e < E; ++e) best[node(e)] = std::max(best[node(e)], score[e]);
+      const size_t each = E / best.size();
+      for (size_t e = 0; e < E; ++e) best[e / each] = std::max(best[e / each], score[e]);
       std::vector<double> sorted = best;
       std::sort(sorted.rbegin(), sorted.rend());
-      const double least = sorted[static_cast<size_t>(x.max_nodes) - 1];
-      for (size_t e = 0; e < E; ++e) score[e] = best[node(e)] < least ? -1 : score[e];
+      const double least = sorted[static_cast<size_t>(x.top_groups) - 1];
+      for (size_t e = 0; e < E; ++e) score[e] = best[e / each] < least ? -1 : score[e];
     }
     std::iota(order.begin(), order.end(), 0);
     const auto last = order.begin() + static_cast<int64_t>(k);

@@ -22,8 +22,7 @@ struct Call {
   double nic_bytes_per_s = 50e9, nvlink_bytes_per_s = 450e9;
 };
 
-/// Choices of `tokens` tokens on each rank, drawn from a seed: uniform, or those of the max_nodes
-/// best nodes by their largest score.
+/// Choices of `tokens` tokens on each rank, drawn from a seed: uniform, or of the best groups.
 Choices sampled_choices(const Exchange& exchange, int64_t tokens, uint64_t seed);
 /// The mean rank's rows where tokens choose so; 8,192 tokens, the same every time, stand for all.
 TokenRows sampled_rows(const Route& route, const Exchange& exchange, Way way);

@@ -157,9 +157,12 @@ constexpr auto fields_of(const Route*) {
 }
 
 /// The sizes of one exchange. expert_rank: [experts]; empty: consecutive, as many on each rank.
+/// groups, top_groups: where choices are drawn, a token chooses from its best groups of consecutive
+/// experts by their largest score; 0: from all.
 struct Exchange {
   int64_t ranks = 1, ranks_per_node = 1, experts = 1, topk = 1, hidden = 1;
   int64_t max_nodes = 0;  // that a token may reach; 0: any
+  int64_t groups = 0, top_groups = 0;
   std::vector<int32_t> expert_rank;
 
   int64_t nodes() const { return ranks / ranks_per_node; }

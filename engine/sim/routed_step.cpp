@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string_view>
 
 #include "engine/base/errors.h"
@@ -173,6 +174,7 @@ int32_t RoutedStep::exchange_of(OpId id, size_t layer) {
                 .group = group_of(graph_, op),
                 .to_expert = op.rows.to_expert(),
                 .round = op.rows.round,
+                .share = ops::share_of(op) * static_cast<double>(op.rows.round.of),
                 .row_bytes = ops::share_of(op) * static_cast<double>(op.rows.round.of) *
                              static_cast<double>(slots.shape.back() * dtype_bytes(slots.dtype)),
                 .places = std::llround(static_cast<double>(rows_of(slots)) * op.rows.occupancy)};
@@ -400,6 +402,15 @@ void RoutedStep::fill_matrix(Exchange& exchange) {
   exchange.sent.resize(ranks_);
   for (size_t r = 0; r < ranks_; ++r) {
     exchange.sent[r] = std::llround(exchange.row_bytes * static_cast<double>(out[r] - own[r]));
+  }
+  if (!bytes_between_ || exchange.round.of > 1) return;
+  std::fill(exchange.matrix.begin(), exchange.matrix.end(), 0);
+  bytes_between_(exchange.layer, exchange.to_expert, exchange.matrix);
+  for (double& entry : exchange.matrix) entry *= exchange.share;
+  for (size_t r = 0; r < ranks_; ++r) {
+    const auto row = exchange.matrix.begin() + static_cast<int64_t>(r * ranks_);
+    exchange.sent[r] = std::llround(
+        std::accumulate(row, row + static_cast<int64_t>(ranks_), -exchange.matrix[r * ranks_ + r]));
   }
 }
 

@@ -7,6 +7,7 @@
 // are padding and are not sent. Times are not here but in StepReplay.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -62,6 +63,11 @@ class RoutedStep {
   void route(const std::vector<ExpertCounts>& kept, const std::vector<Placement>& placements) {
     route(kept, placements, placements);
   }
+  /// From now on route() takes the bytes of exchanges of a layer's rows, [ranks, ranks], from
+  /// `bytes`: it adds those of all rows to zeros.
+  using BytesBetween =
+      std::function<void(size_t layer, bool to_expert, std::vector<double>& bytes)>;
+  void take_bytes(BytesBetween bytes) { bytes_between_ = std::move(bytes); }
 
   // The following describe the routing of the last call of route().
 
@@ -98,7 +104,8 @@ class RoutedStep {
     Group group;
     bool to_expert;
     Round round;       // as at the sources, also on the way back
-    double row_bytes;  // bytes per row, times the op's share of the rows of its round
+    double share;      // the op's share of the rows of its round
+    double row_bytes;  // bytes per row, times the share
     int64_t places;    // number of slots for rows on a rank
     std::vector<double> matrix;
     std::vector<RoutedWork> routed;  // indexed by group
@@ -158,6 +165,7 @@ class RoutedStep {
   std::vector<RoundRows> rounds_;
   std::vector<Entry> entries_;  // indexed by op
   std::vector<OpId> ops_;
+  BytesBetween bytes_between_;  // may be null
   bool alike_ = true;
   std::string no_room_;
 };

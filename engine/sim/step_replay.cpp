@@ -5,6 +5,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
+#include "engine/cost/dispatch_cost.h"
 #include "engine/graph/micro_batches.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
@@ -14,6 +15,29 @@ namespace {
 
 bool is_collective(const Graph& graph, OpId op) {
   return graph.def(op).collective != Collective::kNone;
+}
+
+/// Refuses what a dispatcher cannot do in place of all-to-alls.
+void check_dispatched(const Graph& graph, const std::string& name) {
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (graph.removed(id)) continue;
+    const Op& op = graph.op(id);
+    if (graph.def(op).moe == MoeOp::kPlace) {
+      throw user_error(
+          "dispatcher '{}': is not possible with a placement of experts, to whose copies rows have "
+          "no route; leave one of the two out",
+          name);
+    }
+    const bool rows =
+        graph.def(op).collective == Collective::kAllToAll && op.rows.to != RowUse::To::kNowhere;
+    if (rows && !Dispatcher::runs(graph, op)) {
+      throw user_error(
+          "dispatcher '{}': op '{}' sends padded slots or goes in rounds; add the pass "
+          "irregular_a2a, and leave out fastermoe_pipeline",
+          name, op.name);
+    }
+  }
 }
 
 }  // namespace
@@ -27,6 +51,7 @@ StepReplay::StepReplay(const Plan& plan, const RankPlacements& policies,
       plain_bytes_(plan.graph.num_ops()),
       loaded_(plan.graph.num_ops(), -1) {
   const Graph& graph = plan.graph;
+  if (plan.spec.dispatcher) check_dispatched(graph, plan.spec.dispatcher->route.name);
   if (plan.spec.routing != nullptr) {
     routed_ =
         std::make_unique<RoutedStep>(graph, plan.spec.model->grid(graph.num_ranks).over(Axis::kEp),
@@ -34,6 +59,11 @@ StepReplay::StepReplay(const Plan& plan, const RankPlacements& policies,
     offloaded_ = std::make_unique<OffloadedExperts>(graph, routed_->holders(), routed_->layers());
     placements_ = next_ = state_ = routed_->first_placements();
     add_policies(policies);
+    if (plan.spec.dispatcher) {
+      routed_->take_bytes([this](size_t layer, bool to_expert, std::vector<double>& bytes) {
+        add_bytes(layer, to_expert, bytes);
+      });
+    }
     routed_ops_ = routed_->ops();
     routed_ops_.insert(routed_ops_.end(), offloaded_->ops().begin(), offloaded_->ops().end());
     for (size_t i = 0; i < routed_ops_.size(); ++i) {
@@ -44,7 +74,10 @@ StepReplay::StepReplay(const Plan& plan, const RankPlacements& policies,
     const OpId op(static_cast<int64_t>(i));
     if (graph.removed(op) || loaded_[i] >= 0) continue;
     plain_ns_[i] = plan.spec.cost->op_ns(graph, op);
-    plain_bytes_[i] = wire_bytes(graph, op, plan.spec.work);
+    const Dispatcher* const dispatcher = plan.spec.dispatcher.get();
+    const bool moves = dispatcher != nullptr && Dispatcher::runs(graph, graph.op(op));
+    plain_bytes_[i] =
+        moves ? dispatcher->sent(graph, op, plan.spec.work) : wire_bytes(graph, op, plan.spec.work);
   }
   if (!routed_) set_ranks(1);
 }
@@ -118,35 +151,83 @@ void StepReplay::place(int64_t step, const std::vector<ExpertCounts>& kept) {
   }
 }
 
+/// Returns the choices of a rank's tokens that found a slot: those of the routing model, or where
+/// only their counts are known, tokens that are drawn with these counts.
+std::vector<int32_t> StepReplay::choices_of(int64_t rank, size_t l) const {
+  const MoeLayer& layer = routed_->layers()[l];
+  const auto E = static_cast<size_t>(layer.experts);
+  const std::span<const int64_t> counts =
+      std::span(kept_[l].rows).subspan(static_cast<size_t>(rank) * E, E);
+  if (step_ < 0 || !plan_.spec.routing->route) {
+    return Dispatcher::choices_with(counts, layer.tokens, layer.k, static_cast<uint64_t>(rank));
+  }
+  std::vector<int32_t> choices(static_cast<size_t>(layer.tokens * layer.k));
+  plan_.spec.routing->route(query_of(step_, l), rank, choices);
+  std::vector<int64_t> left(counts.begin(), counts.end());
+  for (int32_t& e : choices) {
+    if (e >= 0 && left[static_cast<size_t>(e)]-- <= 0) e = -1;
+  }
+  return choices;
+}
+
+/// Adds the bytes that the dispatcher moves in a layer from rank to rank, [ranks, ranks].
+void StepReplay::add_bytes(size_t l, bool to_expert, std::vector<double>& bytes) const {
+  const Dispatcher& dispatcher = *plan_.spec.dispatcher;
+  const Group& group = routed_->holders();
+  const auto ranks = static_cast<size_t>(plan_.graph.num_ranks);
+  const auto way = to_expert ? dispatch::Way::kDispatch : dispatch::Way::kCombine;
+  for (int64_t first = 0; first < plan_.graph.num_ranks; ++first) {
+    if (group.place(first) != 0) continue;
+    dispatch::Choices choices{{0}, {}};
+    for (int64_t place = 0; place < group.size; ++place) {
+      const std::vector<int32_t> own = choices_of(group.member(first, place), l);
+      choices.experts.insert(choices.experts.end(), own.begin(), own.end());
+      choices.first.push_back(choices.first.back() + routed_->layers()[l].tokens);
+    }
+    const dispatch::LinkRows on = rows_on(dispatcher.route, dispatcher.exchange, choices, way);
+    for (size_t i = 0; i < on.nic.size(); ++i) {
+      const auto from = static_cast<int64_t>(i) / group.size;
+      const auto to = static_cast<int64_t>(i) % group.size;
+      bytes[static_cast<size_t>(group.member(first, from)) * ranks +
+            static_cast<size_t>(group.member(first, to))] +=
+          static_cast<double>((on.nic[i] + on.nvlink[i]) * dispatcher.route.row_bytes(way));
+    }
+  }
+}
+
+RoutingQuery StepReplay::query_of(int64_t step, size_t l) const {
+  const MoeLayer& layer = routed_->layers()[l];
+  return {.step = step * micros_ + layer.micro,
+          .layer = static_cast<int64_t>(l % layers_per_micro_batch()),
+          .ranks = plan_.graph.num_ranks,
+          .tokens = layer.tokens,
+          .experts = layer.experts,
+          .k = layer.k};
+}
+
 void StepReplay::set_step(int64_t step) {
   as_before_ = false;
   if (!routed_) return;
+  step_ = step;
   const std::vector<Placement> in_force_before = placements_, next_before = next_;
   std::vector<ExpertCounts> kept;
   const std::vector<MoeLayer>& layers = routed_->layers();
   const RoutingModel& routing = *plan_.spec.routing;
-  const auto query_of = [&](size_t l) {
-    return RoutingQuery{.step = step * micros_ + layers[l].micro,
-                        .layer = static_cast<int64_t>(l % layers_per_micro_batch()),
-                        .ranks = plan_.graph.num_ranks,
-                        .tokens = layers[l].tokens,
-                        .experts = layers[l].experts,
-                        .k = layers[l].k};
-  };
   RoutedBatch batch = {{}, std::vector<Estimate>(layers.size())};
   if (popularity_ && offloaded_->estimates()) {
-    batch = routed_batch(routing, query_of(0), *popularity_);
+    batch = routed_batch(routing, query_of(step, 0), *popularity_);
   } else {
-    for (size_t l = 0; l < layers.size(); ++l) batch.loads.push_back(routing.loads(query_of(l)));
+    for (size_t l = 0; l < layers.size(); ++l)
+      batch.loads.push_back(routing.loads(query_of(step, l)));
   }
   for (size_t l = 0; l < layers.size(); ++l) {
-    kept.push_back(routing.runs_gate() ? routing.kept(query_of(l))
+    kept.push_back(routing.runs_gate() ? routing.kept(query_of(step, l))
                                        : kept_rows(batch.loads[l], layers[l].capacity));
   }
   choices_ = std::move(batch.loads);
   place(step, kept);
   offloaded_->place(kept, batch.estimates, placements_);
-  as_before_ = engine_ && offloaded_->ops().empty() && kept == kept_ &&
+  as_before_ = engine_ && offloaded_->ops().empty() && !plan_.spec.dispatcher && kept == kept_ &&
                placements_ == in_force_before && next_ == next_before;
   if (!as_before_) take_loads(std::move(kept));
 }
@@ -166,6 +247,7 @@ void StepReplay::set_placed(const std::vector<ExpertCounts>& kept,
     }
   }
   next_ = placements_;
+  step_ = -1;
   take_loads(std::move(all));
 }
 
@@ -184,8 +266,8 @@ std::vector<MoeStats> StepReplay::moe() const {
 }
 
 void StepReplay::take_loads(std::vector<ExpertCounts> kept) {
-  routed_->route(kept, placements_, next_);
   kept_ = std::move(kept);
+  routed_->route(kept_, placements_, next_);
   const bool alike = routed_->alike() && offloaded_->alike();
   const auto ranks = alike ? 1 : static_cast<int32_t>(plan_.graph.num_ranks);
   if (!engine_ || input_->num_ranks != ranks) set_ranks(ranks);

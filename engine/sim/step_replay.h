@@ -70,6 +70,9 @@ class StepReplay {
   }
   void place(int64_t step, const std::vector<ExpertCounts>& kept);
   void take_loads(std::vector<ExpertCounts> kept);
+  void add_bytes(size_t layer, bool to_expert, std::vector<double>& bytes) const;
+  std::vector<int32_t> choices_of(int64_t rank, size_t layer) const;
+  RoutingQuery query_of(int64_t step, size_t layer) const;
   void set_ranks(int32_t num_ranks);
   void cost_loads();
   /// Calls priced_ns_ for each simulated rank, for a collective once per group.
@@ -88,6 +91,7 @@ class StepReplay {
   std::vector<Placement> next_;                    // in force in the next step
   std::vector<PlacementRecord> records_;
   std::vector<ExpertCounts> choices_, kept_;  // indexed by MoE layer
+  int64_t step_ = -1;                         // that set_step() set; -1: loads of set_placed()
   bool as_before_ = false;
   std::vector<Nanoseconds> plain_ns_;   // indexed by op, for ops without routed work
   std::vector<Bytes> plain_bytes_;      // indexed by op, for ops without routed work

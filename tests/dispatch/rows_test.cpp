@@ -134,7 +134,8 @@ TEST_CASE("drawn choices reach as many ranks and nodes as the closed form says")
 // by their best expert are not uniform (closed form: 3.63).
 TEST_CASE("tokens that are limited to their best nodes reach nearly all of these") {
   Exchange x{.ranks = 64, .ranks_per_node = 8, .experts = 256, .topk = 8, .hidden = 128};
-  x.max_nodes = 4;
+  x.groups = 8;
+  x.top_groups = 4;
   const TokenRows rows = sampled_rows(known_routes(x)[2].route, x, Way::kDispatch);
   CHECK(rows.moved - rows.received == Approx(3.983).epsilon(0.01));
   CHECK(rows.received == Approx(7.469).epsilon(0.01));

@@ -16,7 +16,7 @@ LONG_FILE = 450  # lines
 
 # Which folder of engine/ may include which; itself and base always. Downwards only.
 KERNELS = "kernels"
-BELOW_PASSES = {"cluster", "graph", "routing", "placement", "ops", "model", "network", "cost",
+BELOW_PASSES = {"cluster", "dispatch", "graph", "routing", "placement", "ops", "model", "network", "cost",
                 "schedule", "timeline", "replay"}
 PLAN_HOLDS = BELOW_PASSES | {"passes", "pipeline", "plan"}
 MAY_INCLUDE = {
@@ -30,14 +30,14 @@ MAY_INCLUDE = {
     "ops": {"graph", "routing", "placement", KERNELS},
     "model": {"graph", "ops", "routing"},
     "network": {"cluster"},
-    "cost": {"graph", "cluster", "network"},
+    "cost": {"graph", "cluster", "network", "dispatch"},
     "schedule": {"graph", "cluster", "cost", "pipeline"},
     "timeline": {"graph"},
     "replay": {"schedule", "graph", "cost", "network", "routing", "placement", "timeline"},
     "passes": BELOW_PASSES,
     "plan": PLAN_HOLDS,
     "comm": {"network", "cluster"},
-    "exec": PLAN_HOLDS | {"comm", "dispatch", KERNELS},
+    "exec": PLAN_HOLDS | {"comm", KERNELS},
     "profile": PLAN_HOLDS | {"comm", "exec", KERNELS},
     "analysis": PLAN_HOLDS,
     "sim": PLAN_HOLDS,

@@ -60,15 +60,15 @@ do
   end
 end
 
--- Returns the law that fits a call best: by its GPU, number of nodes, and whether there are
--- several; and whether by all of these. nil: the dispatcher has none.
+-- Returns the law that fits a call best: by whether there are several nodes, which other kernels
+-- serve, by its GPU and by the number of nodes; and whether by all of these. nil: the dispatcher has none.
 local function law_for(name, c, nodes, notify)
   local best, most = nil, -1
   for _, one in ipairs(M.laws) do
     if one.dispatcher == name and one.ways:find(c.way, 1, true) and one.notify == notify then
       local inside = nodes >= one.nodes[1] and nodes <= one.nodes[2]
-      local fits = (one.gpu == c.gpu and 4 or 0) + (inside and 2 or 0)
-        + ((nodes > 1) == (one.nodes[2] > 1) and 1 or 0)
+      local same = inside or (nodes > 1) == (one.nodes[1] > 1)
+      local fits = (same and 4 or 0) + (one.gpu == c.gpu and 2 or 0) + (inside and 1 or 0)
       if fits > most then best, most = one, fits end
     end
   end
@@ -80,7 +80,7 @@ local rows_of = {}  -- expected rows by dispatcher, options and sizes, since the
 --- Returns what core.dispatch_us takes beside a law: expected rows per token, and the call.
 function M.load(c, name, options, at)
   local sizes = schema.picked(c, { "ranks", "ranks_per_node", "experts", "topk", "hidden" })
-  sizes.max_nodes, sizes.tokens = c.max_nodes, c.tokens
+  sizes.tokens, sizes.groups, sizes.top_groups = c.tokens, c.ranks / c.ranks_per_node, c.max_nodes
   -- 288 experts were measured on 64 ranks too: where rows are drawn, the next multiple stands in.
   sizes.experts = math.ceil(c.experts / c.ranks) * c.ranks
   local gpu = M.GPUS[c.gpu]
@@ -92,6 +92,37 @@ function M.load(c, name, options, at)
     { exchange = sizes, route = route, way = c.way })
   return rows_of[key], { c.tokens, route[c.way .. "_bytes"], c.experts / c.ranks,
     c.ranks / c.ranks_per_node, route.sms, gpu.nic, gpu.nvlink }, route
+end
+
+--- Returns the dispatcher of a candidate of system.expand() as plans take it.
+function M.of_plan(spec, candidate, at)
+  local d, m, on = candidate.dispatcher, spec.model, spec.cluster
+  local path = ("system '%s'.dispatcher"):format(candidate.name)
+  local gpu = M.GPUS[on.name] and on.name or (on.device.op_times or ""):match "([^/]*)%.times$"
+  if spec.cost.kind ~= "roofline" then
+    errors.user(path .. ": is simulated only; leave it out of systems that are executed", at)
+  elseif not M.GPUS[gpu] then
+    errors.user(("%s: no times were measured on the cluster '%s'; give one of %s"):format(path,
+      on.name, table.concat(schema.keys_of(M.GPUS), ", ")), at)
+  end
+  local ranks = m.ep or spec.ranks
+  local sizes = { ranks = ranks, ranks_per_node = math.min(ranks, on.devices_per_node),
+    experts = m.experts, topk = m.k, hidden = m.hidden, tokens = m.batch_per_device * m.seq,
+    groups = m.router and m.router.groups, top_groups = m.router and m.router.top_groups }
+  local route = dispatcher.route(d.name, sizes, schema.merged(d.options, { weights = true,
+    combine_weights = false }), M.GPUS[gpu].sms, path, at)
+  local made = schema.merged(M.GPUS[gpu], { name = d.name, exchange = sizes, route = route,
+    experts_per_rank = m.experts / ranks })
+  for way, key in pairs { dispatch = "law_there", combine = "law_back" } do
+    -- The rows of eight nodes are those of one network, which reached a third of its NICs.
+    local nodes = math.min(4, ranks / sizes.ranks_per_node)
+    local one = law_for(route.times_of, { gpu = gpu, way = way }, nodes, false)
+    made[key] = one and one.law
+  end
+  if made.law_there then return made end
+  errors.user(("%s: no times of '%s' were measured; leave it out (a plan's own exchange sends "
+    .. "every choice), or name as times_of of its route a dispatcher that was measured"):format(
+    path, route.times_of), at)
 end
 
 -- Returns the measured time of a call of DeepEP's normal kernels with their counts, or nil.
@@ -132,7 +163,8 @@ function M.dispatch_time(t)
   local us = kernel + (c.notify and counts or 0)
   local both, fits = law_for(of, c, nodes, c.notify and nodes > 1)
   if fits and c.notify then one, us = both, core.dispatch_us(both.law, rows, call) end
-  local band = (near and 1 or 2) * one.p90
+  -- Few rows say little of others: of these families the left-out half is up to 12% off.
+  local band = (near and 1 or 2) * math.max(one.p90, one.rows < 30 and 0.12 or 0)
   return { us = us, lo = us / (1 + band), hi = us * (1 + band), source = "fitted",
     of = ("%s, %d rows"):format(one.gpu, one.rows) }
 end

@@ -98,8 +98,8 @@ function M.route(name, sizes, options, most_sms, path, at)
   M.call(path, at, core.check_exchange, schema.merged(sizes, { dispatch = o.wire,
     combine = o.combine }))
   if def.even_sms and (o.sms < 2 or o.sms % 2 > 0) or o.sms > most_sms then
-    schema.refuse(path .. ".sms", o.sms, ("%s number up to %d"):format(def.even_sms
-      and "an even" or "a", most_sms), at)
+    schema.refuse(path .. ".sms", o.sms, ("%s to %d"):format(def.even_sms
+      and "an even number from 2" or "a number from 0", most_sms), at)
   end
   local grid = setmetatable(schema.merged(sizes, {}), Sizes)
   local made = def.route(grid, { nodes = sizes.ranks / sizes.ranks_per_node,

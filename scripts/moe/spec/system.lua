@@ -252,26 +252,29 @@ end
 
 local function passes_of(name, given, path, at)
   local passes = schema.field({ type = "list", of = { type = "any" } }, given, path, at)
-  local schedule
-  for i = #passes, 1, -1 do
-    if schema.is_a("pipeline", passes[i]) then
-      if schedule then
-        errors.user(path .. ": has two pipeline schedules; give one", at)
+  local function take(class, what)
+    local taken
+    for i = #passes, 1, -1 do
+      if schema.is_a(class, passes[i]) then
+        if taken then errors.user(("%s: has two %ss; give one"):format(path, what), at) end
+        taken = table.remove(passes, i)
       end
-      schedule = table.remove(passes, i)
     end
+    return taken
   end
+  local schedule = take("pipeline", "pipeline schedule")
+  local dispatcher = take("dispatcher", "dispatcher")
   for i, pass in ipairs(passes) do
     local place = ("%s[%d]"):format(path, i)
     local chosen = schema.is_a("best", pass, place, at) or schema.is_a("fallback", pass, place, at)
     if not chosen then schema.field({ type = "pass" }, pass, place, at) end
   end
-  if #passes > 0 or (schedule and not M.known[name]) then return passes, schedule end
+  if #passes > 0 or (schedule and not M.known[name]) then return passes, schedule, dispatcher end
   if not M.known[name] then
     schema.unknown("moe.system", "system (only a known system may have no passes)", name,
       schema.keys_of(M.known), at)
   end
-  return M.known[name].passes(policy.passes), schedule
+  return M.known[name].passes(policy.passes), schedule, dispatcher
 end
 
 local function make(name, t, at)
@@ -292,9 +295,9 @@ local function make(name, t, at)
   stacks.resolve(fields.stack, path .. ".stack", at, schema.collector(path, "system"))
   local known = M.known[name]
   local own = not fields.packing and known and known.packing
-  local schedule
-  if not fields.of then passes, schedule = passes_of(name, passes, path, at) end
-  return schema.object({ name = name, at = at, pipeline = schedule,
+  local schedule, dispatcher
+  if not fields.of then passes, schedule, dispatcher = passes_of(name, passes, path, at) end
+  return schema.object({ name = name, at = at, pipeline = schedule, dispatcher = dispatcher,
     members = fields.of and members_of(fields.of, path, at),
     passes = not fields.of and with_fields(passes, fields) or nil,
     all_reduce = fields.all_reduce or known and known.all_reduce or AFTER,
@@ -372,7 +375,8 @@ local function candidate_of(system, list, schedule)
     label = (label and label .. " " or "") .. pipeline.label(schedule)
   end
   return { name = system.name, stages = list.stages, choice = label,
-    all_reduce = system.all_reduce, packing = system.packing, pipeline = schedule }
+    all_reduce = system.all_reduce, packing = system.packing, pipeline = schedule,
+    dispatcher = system.dispatcher }
 end
 
 --- Returns the plans that the system may lead to, as a list of alternatives, of which the fastest

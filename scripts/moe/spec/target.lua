@@ -8,6 +8,7 @@ local errors = require "moe.base.errors"
 local memory = require "moe.spec.memory"
 local model_lib = require "moe.spec.model"
 local packing = require "moe.spec.packing"
+local dispatch_time = require "moe.spec.dispatch_time"
 local pipeline_times = require "moe.spec.pipeline_times"
 local policy = require "moe.spec.policy"
 local schema = require "moe.base.schema"
@@ -235,6 +236,7 @@ end
 --- Returns the plan of one candidate of system.expand(). Errors name the line `at`.
 function M.plan_of(spec, candidate, at)
   spec.system, spec.pipeline = candidate, pipeline_of(spec, candidate)
+  spec.dispatcher = candidate.dispatcher and dispatch_time.of_plan(spec, candidate, at)
   return errors.call(at, core.plan, spec)
 end
 

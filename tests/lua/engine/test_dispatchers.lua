@@ -91,7 +91,7 @@ test("what no dispatcher can serve is refused with the field", function()
     ["'deepep_v3'"] = "moe.dispatch.dispatcher: unknown dispatcher 'deepep_v3'",
     ["'deepep_v1', ranks_per_node = 3"] = "ranks: 4 is not a multiple of ranks_per_node",
     ["'deepep_v1', experts = 6"] = "experts: 6 is not a multiple of ranks = 4",
-    ["'deepep_v1', sms = 21"] = "sms: 21 is not allowed; give an even number up to 160",
+    ["'deepep_v1', sms = 21"] = "sms: 21 is not allowed; give an even number from 2 to 160",
     ["'deepep_v1', order = 'inter_first'"] = "order: is no option of the dispatcher",
     ["'two_level', order = 'last'"] = "order: 'last' is not allowed; give one of",
     ["'alltoallv', combine = 'fp8'"] = "combine: fp8 is not allowed",
@@ -165,4 +165,70 @@ test("a time that nothing was measured for is refused", function()
     "moe.dispatch_time.notify: no times of 'deepep_v2' with counts apart were measured")
   expect.fails(TIME .. "time { sms = 140 }", nil, "sms: 140 is not allowed; give an even number")
   expect.fails(TIME .. "time { hidden = 192 }", nil, "hidden: 192 is not a multiple of 128")
+end)
+
+local PLAN = [[
+local moe = require "moe"
+local function plan(more, model)
+  local passes = { moe.pass.irregular_a2a {}, moe.pass.used_rows {}, moe.pass.serial {} }
+  for _, one in ipairs(more) do passes[#passes + 1] = one end
+  local t = { layers = 4, seq = 1024, batch_per_device = 1 }
+  for key, value in pairs(model or {}) do t[key] = value end
+  return moe.plan { model = moe.model.deepseek_v3(t), cluster = moe.cluster.h100 { nodes = 2 },
+    system = moe.system "s" (passes) }
+end
+local function spans_of(p, text)
+  local found = {}
+  for _, span in ipairs(p:spans()) do
+    if span.op:find(text) then found[#found + 1] = span end
+  end
+  return found
+end
+]]
+
+test("a plan's exchanges take the law's time and the dispatcher's bytes", function()
+  expect.plans(PLAN .. [[
+local free = plan({ moe.dispatcher.deepep_v1 { wire = "bf16" } },
+  { router = { groups = 1, top_groups = 1 } })
+local limited = plan { moe.dispatcher.deepep_v1 { wire = "bf16" } }  -- to 4 of 8 groups of experts
+for way, ops in pairs { dispatch = "^b3.moe.a2a_1$", combine = "^b3.moe.a2a_2$" } do
+  local us = moe.dispatch_time { dispatcher = "deepep_v1", gpu = "h100", ranks = 16,
+    ranks_per_node = 8, experts = 256, topk = 8, hidden = 7168, tokens = 1024, dtype = "bf16",
+    way = way }.us
+  local function ms(p)
+    local span = spans_of(p, ops)[1]
+    return span.end_ms - span.begin_ms, span.bytes
+  end
+  local all, bytes = ms(free)
+  local part, fewer = ms(limited)
+  -- Combines in bf16 are in the tables, from which the law is a few percent off.
+  local off = math.abs(1e3 * all / us - 1)
+  assert(off < (way == "dispatch" and 1e-3 or 0.15), ("%s: %g us, %g"):format(way, 1e3 * all, us))
+  assert(part < all and fewer < bytes)
+end]])
+end)
+
+test("with a workload the rows of its choices count: skew fills one rank's links", function()
+  expect.plans(PLAN .. [[
+local routed = {}
+for _, skew in ipairs { 0, 1.5 } do
+  local p = plan({ moe.dispatcher.deepep_v1 {} }, { routing = moe.workload "zipf" { s = skew } })
+  local spans = spans_of(p, "^b3.moe.a2a_1$")
+  routed[#routed + 1] = spans[1].end_ms - spans[1].begin_ms
+end
+assert(routed[2] > 1.3 * routed[1], routed[2] / routed[1])]])
+end)
+
+test("what a dispatcher of a plan cannot do is refused", function()
+  expect.plans([[local moe = require "moe"
+moe.plan { model = moe.model.gpt2_moe { layers = 2, hidden = 128, heads = 4, seq = 64,
+  batch_per_device = 1, experts_per_device = 1 }, cluster = moe.cluster.h100 { nodes = 2 },
+  system = moe.system "s" { moe.pass.serial {}, moe.dispatcher.deepep_v1 {} } }]],
+    "sends padded slots", "irregular_a2a")
+  expect.plans(PLAN .. "plan { moe.dispatcher.alltoallv {} }", "no times of 'alltoallv' were")
+  expect.plans(PLAN .. "plan { moe.dispatcher.deepep_v1 { sms = 134 } }", "sms: 134 is not allowed")
+  expect.plans(PLAN .. "plan { moe.dispatcher.deepep_v1 {}, moe.dispatcher.deepep_ll {} }",
+    "has two dispatchers; give one")
+  expect.plans(PLAN .. "plan { moe.dispatcher.deepep_v1 {}, moe.pass.eplb {} }",
+    "is not possible with a placement")
 end)

@@ -1,0 +1,137 @@
+#include "engine/cost/dispatch_cost.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "engine/base/errors.h"
+#include "engine/base/limits.h"
+#include "engine/base/rng.h"
+
+namespace moe {
+
+using dispatch::TokenRows;
+using dispatch::Way;
+
+bool Dispatcher::runs(const Graph& graph, const Op& op) {
+  return graph.def(op).collective == Collective::kAllToAll && op.rows.irregular &&
+         op.rows.to != RowUse::To::kNowhere && op.rows.round.of == 1;
+}
+
+std::vector<int32_t> Dispatcher::choices_with(std::span<const int64_t> counts, int64_t tokens,
+                                              int64_t topk, uint64_t seed) {
+  std::vector<int32_t> choices(static_cast<size_t>(tokens * topk), -1), order(counts.size());
+  std::iota(order.begin(), order.end(), 0);
+  Rng rng(seed);
+  for (size_t i = order.size(); i > 1; --i) {
+    std::swap(order[i - 1], order[static_cast<size_t>(rng.below(static_cast<int64_t>(i)))]);
+  }
+  // An expert goes to successive tokens, so that none gets it twice; the slots of all tokens are
+  // filled in turns.
+  int64_t next = 0;
+  for (const int32_t e : order) {
+    for (int64_t n = 0; n < counts[static_cast<size_t>(e)] && next < tokens * topk; ++n, ++next) {
+      choices[static_cast<size_t>(next % tokens * topk + next / tokens)] = e;
+    }
+  }
+  return choices;
+}
+
+double Dispatcher::tokens(const Graph& graph, OpId op, const WorkContext& work) const {
+  const Tensor& slots = graph.tensor(graph.op(op).inputs[0]);
+  const double row = static_cast<double>(slots.shape.back() * dtype_bytes(slots.dtype));
+  return payload_bytes(graph, op, work) / row / static_cast<double>(exchange.topk);
+}
+
+Bytes Dispatcher::sent(const Graph& graph, OpId op, const WorkContext& work) const {
+  const Way to = way(graph.op(op));
+  const TokenRows& rows = expected[static_cast<size_t>(to)];
+  return std::llround(tokens(graph, op, work) * (rows.nic + rows.nvlink) *
+                      static_cast<double>(route.row_bytes(to)));
+}
+
+Nanoseconds DispatchCost::time(const Op& op, const TokenRows& rows, double tokens) const {
+  const Way way = Dispatcher::way(op);
+  dispatch::Call call = dispatcher_->call;
+  call.tokens = tokens;
+  call.row_bytes = static_cast<double>(dispatcher_->route.row_bytes(way));
+  return checked_ns(1e3 * time_us(dispatcher_->laws[static_cast<size_t>(way)], rows, call),
+                    [&] { return fmt::format("op '{}'", op.name); });
+}
+
+Nanoseconds DispatchCost::op_ns(const Graph& graph, OpId id) const {
+  const Op& op = graph.op(id);
+  if (!Dispatcher::runs(graph, op)) return below_->op_ns(graph, id);
+  return time(op, dispatcher_->expected[static_cast<size_t>(Dispatcher::way(op))],
+              tokens_of(graph, id));
+}
+
+Nanoseconds DispatchCost::routed_ns(const Graph& graph, OpId id, const RoutedWork& routed) const {
+  const Op& op = graph.op(id);
+  if (!Dispatcher::runs(graph, op) || routed.bytes == nullptr) {
+    return below_->routed_ns(graph, id, routed);
+  }
+  const Way way = Dispatcher::way(op);
+  const double tokens = tokens_of(graph, id);
+  const auto ranks = static_cast<size_t>(graph.num_ranks);
+  const int64_t node = network()->devices_per_node;
+  std::array<std::vector<double>, 4> ports;  // NIC and NVLink, out and in
+  for (auto& port : ports) port.resize(ranks);
+  for (size_t from = 0; from < ranks; ++from) {
+    for (size_t to = 0; to < ranks; ++to) {
+      const bool inside = static_cast<int64_t>(from) / node == static_cast<int64_t>(to) / node;
+      const size_t kind = inside && dispatcher_->route.nvlink ? 2 : 0;
+      if (from == to) continue;
+      ports[kind][from] += (*routed.bytes)[from * ranks + to];
+      ports[kind + 1][to] += (*routed.bytes)[from * ranks + to];
+    }
+  }
+  const double bytes = tokens * static_cast<double>(dispatcher_->route.row_bytes(way));
+  const auto most = [&](size_t kind) {
+    double value = 0;
+    for (size_t side = kind; side < kind + 2; ++side) {
+      value = std::max(value, *std::max_element(ports[side].begin(), ports[side].end()));
+    }
+    return bytes > 0 ? value / bytes : 0;
+  };
+  const TokenRows& expected = dispatcher_->expected[static_cast<size_t>(way)];
+  TokenRows rows{expected.received, expected.moved, most(0), most(2)};
+  // Ranks copy more than expected where more arrives than expected.
+  const double sum = expected.nic + expected.nvlink;
+  const double more = sum > 0 ? (rows.nic + rows.nvlink) / sum : 1;
+  rows.received *= more, rows.moved *= more;
+  return time(op, rows, tokens);
+}
+
+std::optional<NetworkOp> DispatchCost::transfer(const Graph& graph, OpId op) const {
+  return below_->transfer(graph, op);
+}
+
+CoreSharing DispatchCost::sharing(const Graph& graph, OpId id) const {
+  const Op& op = graph.op(id);
+  CoreSharing sharing = below_->sharing(graph, id);
+  if (!Dispatcher::runs(graph, op)) return sharing;
+  const auto taken = static_cast<double>(dispatcher_->route.sms);
+  const TokenRows& rows = dispatcher_->expected[static_cast<size_t>(Dispatcher::way(op))];
+  const double copied = rows.moved * tokens_of(graph, id) *
+                        static_cast<double>(dispatcher_->route.row_bytes(Dispatcher::way(op)));
+  const double share = 2 * copied * 1e9 / static_cast<double>(op_ns(graph, id)) /
+                       std::max(1.0, network()->device.memory_bytes_per_s);
+  if (dispatcher_->gpu_sms > taken) {
+    sharing.slowdown.gemm = dispatcher_->gpu_sms / (dispatcher_->gpu_sms - taken);
+  }
+  sharing.slowdown.memory = 1 / (1 - std::min(0.5, share));
+  return sharing;
+}
+
+TimeSource DispatchCost::time_source(const Graph& graph, OpId op) const {
+  return Dispatcher::runs(graph, graph.op(op)) ? TimeSource::kModel
+                                               : below_->time_source(graph, op);
+}
+
+std::string DispatchCost::describe() const {
+  return fmt::format("{}, exchanges of rows by the dispatcher {} with its fitted law",
+                     below_->describe(), dispatcher_->route.name);
+}
+
+}  // namespace moe
