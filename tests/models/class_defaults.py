@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes scripts/moe/models/class_defaults.json: what the configuration classes of transformers say of
-each model_type of scripts/moe/models/types.lua, which moe/models/configs.lua reads.
+"""Writes scripts/moe/models/class_defaults.json: what the configuration classes of transformers say
+of each model_type of scripts/moe/models/types.lua, which moe/models/configs.lua reads.
 
     python3 -m venv v && v/bin/pip install torch transformers==5.24.0
     v/bin/python tests/models/class_defaults.py > scripts/moe/models/class_defaults.json
@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TYPES = ROOT / "scripts/moe/models/types.lua"
 # Fields that change neither parameters nor logits nor the loss of a training step.
 HARMLESS = """
+    cla_share_factor class_num dense_list experts_per_token initial_context_length max_model_len
+    mlp_intermediate_size num_media_embeds org_vocab_size pool_type shared_moe_mode
     _attn_implementation _name_or_path add_cross_attention architectures attn_implementation
     auto_map aux_loss_alpha bad_words_ids begin_suppress_tokens bos_token_id
     chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id diversity_penalty

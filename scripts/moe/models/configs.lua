@@ -61,6 +61,17 @@ local function kind_of(value)
   return is == "table" and (#value > 0 and "list" or next(value) == nil and "empty") or is
 end
 
+-- Whether a value is `right`, of which a list may be shorter: it repeats.
+local function same(value, right)
+  if type(value) ~= "table" then return value == right end
+  local list = type(right) == "table" and right or { right }
+  for key, x in pairs(value) do
+    local at = type(key) == "number" and #list > 0 and (key - 1) % #list + 1 or key
+    if not same(x, list[at]) then return false end
+  end
+  return #value > 0 or next(list) == nil or #list == 0
+end
+
 -- A config whose fields are checked when they are read. what, at: as in M.fields.
 local Config = {}
 Config.__index = Config
@@ -134,7 +145,7 @@ function Config:only(allowed)
     local value, one = self.given[key], allowed[key]
     if value == nil then value = self.class.fields[key] end
     self.read[key] = true
-    if value ~= nil and value ~= core.null and value ~= one then
+    if value ~= nil and value ~= core.null and not same(value, one) then
       return ("%s = %s: only %s is built"):format(key, schema.show(value),
         one == core.null and "null" or schema.show(one))
     end
@@ -333,7 +344,8 @@ local function expert_fields(c, row)
   if not shared then
     shared = (key and c:need(key) or 0) * (row.shared_of and c:need(row.shared_of) or expert_ffn)
   end
-  local n_group, topk_group = c:get "n_group", c:get "topk_group"
+  local has_groups = c:has "n_group"
+  local n_group, topk_group = has_groups and c:get "n_group", has_groups and c:get "topk_group"
   local experts, k = c:need(c:name "experts"), c:need(c:name "k")
   if k > experts then
     c:fail("%s = %d: is more than %s = %d", c:name "k", k, c:name "experts", experts)
@@ -346,17 +358,21 @@ local function expert_fields(c, row)
       group_score = groups and row.group_score or nil } }
 end
 
--- Flags of parts that most classes do not have: they are off.
-local OFF = { attention_bias = true, mlp_bias = true, use_bias = true, qkv_bias = true,
-  use_sliding_window = true }
+-- Whether a field without a reader changes nothing: one of another model's input, or a flag that
+-- is off, unless classes without the flag have what it turns off.
+local function is_free(key, value)
+  return key:find "_ids?$" or key:find "^vit_" or key:find "^anyres_" or key:find "mtp"
+    or value == false and not (key:find "norm" or key == "rope_interleave" or key:find "rotary"
+      or key:find "routing_bias")
+end
 
 -- Returns why a field of the config is not read, or nil.
 local function unread(c)
   for _, key in ipairs(schema.keys_of(c.given)) do
     local value, default = c.given[key], c.class.fields[key]
     if not (c.read[key] or ALWAYS[key] or value == core.null
-        or OFF[key] and value == false)
-        and not (default ~= nil and schema.show(value) == schema.show(default)) then
+        or is_free(key, value))
+        and not (default ~= nil and same(value, default)) then
       local rest = {}
       for name in pairs(c.class.fields) do
         if not c:stated(name) then rest[#rest + 1] = name end
@@ -375,7 +391,7 @@ local function renamed(config, class, what, at)
   local out = merged(config)
   for other, name in pairs(class.names or {}) do
     if out[other] ~= nil and other ~= name then
-      if out[name] ~= nil and schema.show(out[name]) ~= schema.show(out[other]) then
+      if out[name] ~= nil and not same(out[name], out[other]) then
         errors.user(("%s: %s = %s and %s = %s: are the same field"):format(what, other,
           schema.show(out[other]), name, schema.show(out[name])), at)
       end
@@ -410,15 +426,23 @@ local function fields_of(c, row)
   local head = c:get "head_dim" or math.floor(c:need "hidden_size" / heads)
   local rope, main = rope_fields(c, row, row.latent and c:need "qk_rope_head_dim" or head)
   if not rope then return nil, main end
+  for _, theta in ipairs(c:has "layer_rope_theta" and c:get "layer_rope_theta" or {}) do
+    if theta ~= rope.theta and c:stated "layer_rope_theta" then
+      return nil, ("layer_rope_theta: only rope_theta = %g in all blocks is built"):format(
+        rope.theta)
+    end
+  end
   local longest = rope.longest or row.longest and row.longest(main.given) or nil
   local turning = rope.turning
   rope.longest, rope.turning = nil, nil
+  local bias = c:has "attention_bias" and "attention_bias"
   local own = { name = c.given.model_type, layers = layers, heads = heads,
     vocab = c:need "vocab_size", hidden = c:need "hidden_size", ffn = c:get "intermediate_size",
     eps = c:need "rms_norm_eps", tied = c:get "tie_word_embeddings" or false, norms = row.norms,
     qk_norm = type(row.qk_norm) == "table" and c:says(row.qk_norm) or row.qk_norm,
-    qkv_bias = c:says(row.qkv_bias),
-    out_bias = c:says(row.out_bias), ffn_bias = row.ffn_bias, router_bias = row.router_bias,
+    qkv_bias = c:says(row.qkv_bias == nil and bias or row.qkv_bias),
+    out_bias = c:says(row.out_bias == nil and bias or row.out_bias), ffn_bias = row.ffn_bias,
+    router_bias = row.router_bias,
     rope_form = row.rope_form, norm_after_rope = row.norm_after_rope, sinks = row.sinks,
     window_sinks = row.window_sinks, attention_gate = row.attention_gate,
     act_offset = row.act_offset }

@@ -8,7 +8,8 @@
 --   scores, choice_bias, group_score = of the router; renorm = whether its weights are divided by
 --     their sum, or the field that says so
 --   qk_norm = none, head or row, or { field that says whether, this }
---   qkv_bias, out_bias, ffn_bias = whether there are biases, or the field that says so
+--   qkv_bias, out_bias, ffn_bias = whether there are biases, or the field that says so; by default
+--     attention_bias of those of attention
 --   kinds = kind in layer_types -> letter of `attentions` (decoder.lua)
 --   window_kv_heads = how many times as many heads of k and v blocks with a window have
 --   norms, sinks, shared_gate, ... = fields of moe.model.decoder
@@ -21,7 +22,8 @@
 --   longest = function(rope): the most tokens of a sequence for which the model is as built, or nil
 --   tensors = the names of tensors that differ from those that most checkpoints share
 --
--- In names of tensors {i} is the block and %d the expert.
+-- A tensor is { names =, transposed =, interleaved = }, where {i} is the block and %d the expert,
+-- or its name in the block.
 local NULL = require("moe.core").null
 
 local function block(name) return "model.layers.{i}." .. name end
@@ -43,48 +45,45 @@ end
 local COMMON = {
   wte = one "model.embed_tokens.weight", ["lnf.w"] = one "model.norm.weight",
   ["head.w"] = one "lm_head.weight",
-  ["ln1.w"] = one(block "input_layernorm.weight"),
-  ["ln2.w"] = one(block "post_attention_layernorm.weight"),
-  ["attn.sinks"] = one(block "self_attn.sinks"),
-  ["attn.gate.w"] = one(block "self_attn.gate_proj.weight"),
-  ["fc1.w"] = gated "mlp", ["fc2.w"] = one(block "mlp.down_proj.weight"),
+  ["ln1.w"] = "input_layernorm.weight",
+  ["ln2.w"] = "post_attention_layernorm.weight",
+  ["attn.sinks"] = "self_attn.sinks",
+  ["attn.gate.w"] = "self_attn.gate_proj.weight",
+  ["fc1.w"] = gated "mlp", ["fc2.w"] = "mlp.down_proj.weight",
   ["shared.fc1.w"] = gated "mlp.shared_experts",
-  ["shared.fc2.w"] = one(block "mlp.shared_experts.down_proj.weight"),
-  ["shared.gate.w"] = one(block "mlp.shared_expert_gate.weight"),
-  ["gate.w"] = one(block "mlp.gate.weight"),
-  ["gate.bias"] = one(block "mlp.gate.e_score_correction_bias"),
+  ["shared.fc2.w"] = "mlp.shared_experts.down_proj.weight",
+  ["shared.gate.w"] = "mlp.shared_expert_gate.weight",
+  ["gate.w"] = "mlp.gate.weight",
+  ["gate.bias"] = "mlp.gate.e_score_correction_bias",
   ["ex.fc1.w"] = gated "mlp.experts.%d",
-  ["ex.fc2.w"] = one(block "mlp.experts.%d.down_proj.weight"),
+  ["ex.fc2.w"] = "mlp.experts.%d.down_proj.weight",
 }
 for ours, theirs in pairs { ["attn.q"] = "q_proj", ["attn.k"] = "k_proj", ["attn.v"] = "v_proj",
     ["attn.out"] = "o_proj", ["attn.q_norm"] = "q_norm", ["attn.k_norm"] = "k_norm",
     ["attn.q_a"] = "q_a_proj", ["attn.q_a_norm"] = "q_a_layernorm", ["attn.q_b"] = "q_b_proj",
     ["attn.kv_a"] = "kv_a_proj_with_mqa", ["attn.kv_a_norm"] = "kv_a_layernorm",
     ["attn.kv_b"] = "kv_b_proj" } do
-  COMMON[ours .. ".w"] = one(block("self_attn." .. theirs .. ".weight"))
-  COMMON[ours .. ".b"] = one(block("self_attn." .. theirs .. ".bias"))
+  COMMON[ours .. ".w"] = "self_attn." .. theirs .. ".weight"
+  COMMON[ours .. ".b"] = "self_attn." .. theirs .. ".bias"
 end
 
 local SHARED_EXPERT = { ["shared.fc1.w"] = gated "mlp.shared_expert",
-  ["shared.fc2.w"] = one(block "mlp.shared_expert.down_proj.weight") }
-local MERGED = { ["ex.fc1.w"] = one(block "mlp.experts.gate_up_proj"),
-  ["ex.fc2.w"] = one(block "mlp.experts.down_proj") }
-local SANDWICH = { ["ln2.w"] = one(block "pre_mlp_layernorm.weight"),
-  ["attn.post_norm.w"] = one(block "post_attention_layernorm.weight"),
-  ["ffn.post_norm.w"] = one(block "post_mlp_layernorm.weight") }
+  ["shared.fc2.w"] = "mlp.shared_expert.down_proj.weight" }
+local MERGED = { ["ex.fc1.w"] = "mlp.experts.gate_up_proj",
+  ["ex.fc2.w"] = "mlp.experts.down_proj" }
 -- The experts of Mixtral and MiniMax-M2.
 local SPARSE = {
-  ["gate.w"] = one(block "block_sparse_moe.gate.weight"),
-  ["gate.bias"] = one(block "block_sparse_moe.e_score_correction_bias"),
+  ["gate.w"] = "block_sparse_moe.gate.weight",
+  ["gate.bias"] = "block_sparse_moe.e_score_correction_bias",
   ["ex.fc1.w"] = { names = { block "block_sparse_moe.experts.%d.w1.weight",
     block "block_sparse_moe.experts.%d.w3.weight" } },
-  ["ex.fc2.w"] = one(block "block_sparse_moe.experts.%d.w2.weight"),
+  ["ex.fc2.w"] = "block_sparse_moe.experts.%d.w2.weight",
 }
-local GRANITE = { ["gate.w"] = one(block "block_sparse_moe.router.layer.weight"),
-  ["ex.fc1.w"] = one(block "block_sparse_moe.input_linear.weight"),
-  ["ex.fc2.w"] = one(block "block_sparse_moe.output_linear.weight"),
-  ["shared.fc1.w"] = one(block "shared_mlp.input_linear.weight"),
-  ["shared.fc2.w"] = one(block "shared_mlp.output_linear.weight") }
+local GRANITE = { ["gate.w"] = "block_sparse_moe.router.layer.weight",
+  ["ex.fc1.w"] = "block_sparse_moe.input_linear.weight",
+  ["ex.fc2.w"] = "block_sparse_moe.output_linear.weight",
+  ["shared.fc1.w"] = "shared_mlp.input_linear.weight",
+  ["shared.fc2.w"] = "shared_mlp.output_linear.weight" }
 
 -- Returns a list with one of two words per block, by a list of 0 and 1.
 local function chosen(list, of_0, of_1)
@@ -103,24 +102,23 @@ local TYPES = {
   mixtral = { renorm = true, windows = true, tensors = SPARSE },
   qwen2_moe = { renorm = "norm_topk_prob", qkv_bias = "qkv_bias", shared_gate = true,
     tensors = SHARED_EXPERT },
-  qwen3_moe = { renorm = "norm_topk_prob", qk_norm = "head", qkv_bias = "attention_bias",
-    out_bias = "attention_bias" },
+  qwen3_moe = { renorm = "norm_topk_prob", qk_norm = "head" },
   qwen3_vl_moe_text = { like = "qwen3_moe", renorm = true, only = { norm_topk_prob = true },
     tensors = MERGED },
   qwen3_omni_moe_text = { like = "qwen3_moe" },
   qwen3_omni_moe_talker_text = { like = "qwen3_moe", shared_gate = true, tensors = SHARED_EXPERT },
-  olmoe = { renorm = "norm_topk_prob", qk_norm = "row", qkv_bias = "attention_bias",
-    out_bias = "attention_bias" },
-  flex_olmo = { like = "olmoe", norms = "after", tensors = {
-    ["attn.post_norm.w"] = one(block "post_attention_layernorm.weight"),
-    ["ffn.post_norm.w"] = one(block "post_feedforward_layernorm.weight") } },
-  deepseek_v2 = { latent = true, group_score = "max", only = merged(DEEPSEEK, {
-    scoring_func = "softmax", norm_topk_prob = false }) },
+  mellum = { like = "qwen3_moe", kinds = SEEN, only = {} },
+  olmoe = { renorm = "norm_topk_prob", qk_norm = "row" },
+  flex_olmo = { like = "olmoe", norms = "after",
+    tensors = { ["attn.post_norm.w"] = "post_attention_layernorm.weight",
+      ["ffn.post_norm.w"] = "post_feedforward_layernorm.weight" } },
+  deepseek_v2 = { latent = true, group_score = "max",
+    only = merged(DEEPSEEK, { scoring_func = "softmax", norm_topk_prob = false }) },
   deepseek_v3 = { latent = true, scores = "sigmoid", choice_bias = true, group_score = "top2",
     renorm = "norm_topk_prob", only = NOAUX },
   kimi_k2 = { like = "deepseek_v3", class = "deepseek_v3" },
   axk1 = { like = "deepseek_v3", norms = "experts", also = { first_k_dense_replace = 1 },
-    tensors = { ["ffn.post_norm.w"] = one(block "post_mlp_layernorm.weight") } },
+    tensors = { ["ffn.post_norm.w"] = "post_mlp_layernorm.weight" } },
   sarvam_mla = { like = "deepseek_v3" },
   mistral4 = { latent = true, group_score = "top2", renorm = "norm_topk_prob", only = DEEPSEEK,
     whole_head = true, tensors = MERGED,
@@ -129,22 +127,22 @@ local TYPES = {
       return (rope.llama_4_scaling_beta or 0) ~= 0 and rope.original_max_position_embeddings or nil
     end },
   glm4_moe = { like = "deepseek_v3", latent = false, qk_norm = { "use_qk_norm", "head" },
-    qkv_bias = "attention_bias", only = { scoring_func = "sigmoid", topk_method = "noaux_tc" } },
+    out_bias = false, only = { scoring_func = "sigmoid", topk_method = "noaux_tc" } },
   glm4_moe_lite = { like = "deepseek_v3", also = { first_k_dense_replace = 1 },
     only = merged(NOAUX, { first_k_dense_replace = 1 }) },
   glm4v_moe_text = { like = "glm4_moe", qk_norm = "none", tensors = MERGED },
   sarvam_moe = { like = "glm4_moe" },
-  solar_open = { like = "glm4_moe", qk_norm = "none", only = merged(NOAUX,
-    { first_k_dense_replace = 0 }) },
-  dots1 = { like = "glm4_moe", qk_norm = "head", out_bias = "attention_bias", kinds = SEEN },
-  hy_v3 = { like = "glm4_moe", qk_norm = "head", renorm = true, out_bias = "attention_bias",
+  solar_open = { like = "glm4_moe", qk_norm = "none", only = { first_k_dense_replace = 0 } },
+  dots1 = { like = "glm4_moe", out_bias = "attention_bias", qk_norm = "head", kinds = SEEN,
+    only = { scoring_func = "noaux_tc", moe_layer_freq = 1 } },
+  hy_v3 = { like = "glm4_moe", out_bias = "attention_bias", qk_norm = "head", renorm = true,
     also = { first_k_dense_replace = 1 }, only = { first_k_dense_replace = 1 },
-    tensors = { ["gate.bias"] = one(block "mlp.expert_bias"),
-      ["gate.w"] = one(block "mlp.router.gate.weight"), ["shared.fc1.w"] = gated "mlp.shared_mlp",
-      ["shared.fc2.w"] = one(block "mlp.shared_mlp.down_proj.weight") } },
+    tensors = { ["gate.w"] = "mlp.router.gate.weight", ["gate.bias"] = "mlp.expert_bias",
+      ["shared.fc1.w"] = gated "mlp.shared_mlp",
+      ["shared.fc2.w"] = "mlp.shared_mlp.down_proj.weight" } },
   exaone_moe = { like = "deepseek_v3", latent = false, qk_norm = "head", kinds = NOPE, only = {},
-    tensors = { ["gate.bias"] = one(block "mlp.e_score_correction_bias") } },
-  mimo_v2_flash = { like = "deepseek_v3", latent = false, kinds = SEEN, qkv_bias = "attention_bias",
+    tensors = { ["gate.bias"] = "mlp.e_score_correction_bias" } },
+  mimo_v2_flash = { like = "deepseek_v3", latent = false, kinds = SEEN, out_bias = false,
     sinks = true, window_sinks = true,
     set = { value_dim = "v_head_dim", value_scale = "attention_value_scale" },
     also = { first_k_dense_replace = 1 }, only = { first_k_dense_replace = 1,
@@ -169,55 +167,54 @@ local TYPES = {
         "partial_rotary_factor" } do t[key] = nil end
     end,
     window_kv_heads = 2,
-    tensors = { ["attn.sinks"] = one(block "self_attn.attention_sink_bias") } },
+    tensors = { ["attn.sinks"] = "self_attn.attention_sink_bias" } },
   ernie4_5_moe = { choice_bias = true, renorm = true, qkv_bias = "use_bias", out_bias = "use_bias",
     rope_form = "interleaved", only = { use_bias = false, moe_norm_min = 1e-12 },
-    tensors = { ["gate.bias"] = one(block "mlp.moe_statics.e_score_correction_bias") } },
+    tensors = { ["gate.bias"] = "mlp.moe_statics.e_score_correction_bias" } },
   afmoe = { scores = "sigmoid", choice_bias = true, renorm = true, qk_norm = "head", kinds = NOPE,
-    qkv_bias = "attention_bias", out_bias = "attention_bias", norms = "both", attention_gate = true,
-    root_scale = "mup_enabled",
-    tensors = merged(SANDWICH, { ["gate.w"] = one(block "mlp.router.gate.weight"),
-      ["gate.bias"] = one(block "mlp.expert_bias") }) },
+    norms = "both", attention_gate = true, root_scale = "mup_enabled",
+    tensors = { ["gate.w"] = "mlp.router.gate.weight", ["gate.bias"] = "mlp.expert_bias",
+      ["ln2.w"] = "pre_mlp_layernorm.weight", ["ffn.post_norm.w"] = "post_mlp_layernorm.weight",
+      ["attn.post_norm.w"] = "post_attention_layernorm.weight" } },
   flint = { scores = "sigmoid", renorm = "norm_topk_prob", qk_norm = "head", kinds = NOPE,
-    sinks = true, qkv_bias = "attention_bias", out_bias = "attention_bias",
-    tensors = merged(SHARED_EXPERT, { ["attn.sinks"] = one(block "self_attn.softmax_offset") }) },
-  mellum = { like = "qwen3_moe", kinds = SEEN, only = {} },
-  aria_text = { renorm = true, qkv_bias = "attention_bias", out_bias = "attention_bias",
-    tensors = { ["gate.w"] = one(block "mlp.router.weight"),
-      ["ex.fc1.w"] = { names = { block "mlp.experts.fc1.weight" }, transposed = true },
-      ["ex.fc2.w"] = { names = { block "mlp.experts.fc2.weight" }, transposed = true } } },
-  gpt_oss = { renorm = true, qkv_bias = "attention_bias", out_bias = "attention_bias",
-    sinks = true, kinds = SEEN, router_bias = true, ffn_bias = true, act_offset = 1,
-    set = { act_limit = "swiglu_limit", act_alpha = "swiglu_alpha" },
-    tensors = {
-      ["gate.w"] = one(block "mlp.router.weight"), ["gate.b"] = one(block "mlp.router.bias"),
+    sinks = true,
+    tensors = merged(SHARED_EXPERT, { ["attn.sinks"] = "self_attn.softmax_offset" }) },
+  aria_text = { renorm = true, tensors = { ["gate.w"] = "mlp.router.weight",
+    ["ex.fc1.w"] = { names = { block "mlp.experts.fc1.weight" }, transposed = true },
+    ["ex.fc2.w"] = { names = { block "mlp.experts.fc2.weight" }, transposed = true } } },
+  gpt_oss = { renorm = true, sinks = true, kinds = SEEN, router_bias = true, ffn_bias = true,
+    act_offset = 1, set = { act_limit = "swiglu_limit", act_alpha = "swiglu_alpha" },
+    tensors = { ["gate.w"] = "mlp.router.weight", ["gate.b"] = "mlp.router.bias",
       ["ex.fc1.w"] = { names = { block "mlp.experts.gate_up_proj" }, transposed = true,
         interleaved = true },
       ["ex.fc1.b"] = { names = { block "mlp.experts.gate_up_proj_bias" }, interleaved = true },
       ["ex.fc2.w"] = { names = { block "mlp.experts.down_proj" }, transposed = true },
-      ["ex.fc2.b"] = one(block "mlp.experts.down_proj_bias"),
-    } },
-  granitemoe = { renorm = true, qkv_bias = "attention_bias", out_bias = "attention_bias",
-    set = { embedding_scale = "embedding_multiplier", residual_scale = "residual_multiplier",
-      attention_scale = "attention_multiplier" }, tensors = GRANITE },
+      ["ex.fc2.b"] = "mlp.experts.down_proj_bias" } },
+  granitemoe = { renorm = true, tensors = GRANITE, set = { embedding_scale = "embedding_multiplier",
+    residual_scale = "residual_multiplier", attention_scale = "attention_multiplier" } },
   granitemoeshared = { like = "granitemoe" },
-  granitemoe_swa = { like = "granitemoe", kinds = SEEN, sinks = true, tensors = {
-    ["gate.w"] = one(block "block_sparse_moe.router.weight"),
-    ["ex.fc1.w"] = one(block "block_sparse_moe.experts.gate_up_proj"),
-    ["ex.fc2.w"] = one(block "block_sparse_moe.experts.down_proj") } },
-  hunyuan_v1_moe = { renorm = true, qkv_bias = "attention_bias", out_bias = "attention_bias",
-    qk_norm = "head", norm_after_rope = true, only = { use_qk_norm = true, use_cla = false },
-    also = { moe_intermediate_size = NULL, num_shared_expert = 1 },
+  granitemoe_swa = { like = "granitemoe", kinds = SEEN, sinks = true,
+    tensors = { ["gate.w"] = "block_sparse_moe.router.weight",
+      ["ex.fc1.w"] = "block_sparse_moe.experts.gate_up_proj",
+      ["ex.fc2.w"] = "block_sparse_moe.experts.down_proj" } },
+  hunyuan_v1_moe = { renorm = true, qk_norm = "head", norm_after_rope = true,
     shared_of = "intermediate_size",
-    tensors = { ["attn.q_norm.w"] = one(block "self_attn.query_layernorm.weight"),
-      ["attn.k_norm.w"] = one(block "self_attn.key_layernorm.weight"),
-      ["gate.w"] = one(block "mlp.gate.wg.weight"), ["shared.fc1.w"] = gated "mlp.shared_mlp",
-      ["shared.fc2.w"] = one(block "mlp.shared_mlp.down_proj.weight") } },
-  minimax_m2 = { scores = "sigmoid", choice_bias = true, renorm = true,
-    qk_norm = "row", also = { rotary_dim = NULL }, only = { use_qk_norm = true,
-      scoring_func = "sigmoid",
-      qk_norm_type = "per_layer", use_routing_bias = true },
-    tensors = SPARSE },
+    also = { moe_intermediate_size = NULL, num_shared_expert = 1 },
+    only = { use_qk_norm = true, norm_type = "rms", use_mixed_mlp_moe = true,
+      use_rotary_pos_emb = true, norm_topk_prob = true, moe_layer_num_skipped = 0 },
+    hub = function(t)
+      t.head_dim, t.attention_head_dim = t.head_dim or t.attention_head_dim, nil
+    end,
+    tensors = { ["attn.q_norm.w"] = "self_attn.query_layernorm.weight",
+      ["attn.k_norm.w"] = "self_attn.key_layernorm.weight", ["gate.w"] = "mlp.gate.wg.weight",
+      ["shared.fc1.w"] = gated "mlp.shared_mlp",
+      ["shared.fc2.w"] = "mlp.shared_mlp.down_proj.weight" } },
+  minimax_m2 = { scores = "sigmoid", choice_bias = true, renorm = true, qk_norm = "row",
+    also = { rotary_dim = NULL }, tensors = SPARSE,
+    only = { use_qk_norm = true, scoring_func = "sigmoid", qk_norm_type = "per_layer",
+      use_routing_bias = true, attn_type_list = 1, shared_intermediate_size = 0,
+      layernorm_full_attention_beta = 1, layernorm_linear_attention_beta = 1,
+      layernorm_mlp_beta = 1 } },
 }
 
 -- Returns the row with the entries of those that it is like.
@@ -234,6 +231,9 @@ for name, row in pairs(TYPES) do
   rows[name] = complete(row)
   rows[name].class = row.class or name
   rows[name].tensors = merged(COMMON, rows[name].tensors or {})
+  for ours, place in pairs(rows[name].tensors) do
+    if type(place) == "string" then rows[name].tensors[ours] = { names = { block(place) } } end
+  end
 end
 
 return rows
