@@ -409,7 +409,7 @@ void check(const How& how, const G&... given) {
   using All = ArgumentsAt<double, i>;
   using Function = typename KernelAt<kernels::Bf16, i>::Function;
   const auto arguments = std::make_tuple(as_argument(given)...);
-  INFO(std::get<i>(kernels_of<double>()).name);
+  INFO(kernel_name<kMember>(kernels_of<double>()));
 
   const auto extents = std::apply(typename KernelAt<double, i>::Extents(), arguments);
   OperandList list;
