@@ -12,4 +12,5 @@ if [[ ${1-} == --slow ]]; then
 fi
 ensure_test_needs
 build_release all
-exec ctest --test-dir "$build" --output-on-failure -j2 "${left_out[@]}" "$@"
+# One more than cores: some tests wait for processes for most of their time.
+exec ctest --test-dir "$build" --output-on-failure -j "$(($(nproc) + 1))" "${left_out[@]}" "$@"
