@@ -171,7 +171,8 @@ local function plan_drawn()
     end
   end
   print(("%d of %d drawn mixes planned, %d refused; %d executed, %d of them failed or more than "
-    .. "1e-9 apart, the others at most %.1e"):format(planned, set.draws, refused, ran, apart, worst))
+    .. "1e-9 apart, the others at most %.1e"):format(planned, set.draws, refused, ran, apart,
+    worst))
   print_reasons()
 end
 

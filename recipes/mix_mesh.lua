@@ -57,7 +57,8 @@ local executed = moe.run(moe.experiment {
   run = { { "cpu", ranks = 4, steps = 6, link = { bytes_per_s = 1e8, latency_us = 20 } } },
 })
 
---- "1.10x", how much shorter the step of `run` is than that of `base`; "OOM" where one does not fit.
+--- "1.10x", how much shorter the step of `run` is than that of `base`; "OOM" where one does not
+--- fit.
 local function speedup(base, run)
   if not (base and run) then return "refused" end
   if base.oom or run.oom then return "OOM" end

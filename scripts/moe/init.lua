@@ -14,7 +14,7 @@ local dispatch_time = require "moe.spec.dispatch_time"
 local errors = require "moe.base.errors"
 local experiment = require "moe.run.experiment"
 local export = require "moe.results.export"
-local from_megatron = require "moe.spec.from_megatron"
+local from_megatron = require "moe.formats.from_megatron"
 local grid = require "moe.spec.grid"
 local infer = require "moe.run.infer"
 local jobs = require "moe.run.jobs"
@@ -90,8 +90,8 @@ print(m.predicted.ms, m.predicted.memory_gib)]] },
   judge = { judge.judge, judge.FIELDS, "moe.Verdict[]",
     "evaluates claims about numbers that a recipe computes itself" },
   lane_times = { lane_times.lane_times, lane_times.FIELDS, "moe.LaneTimes",
-    "when tasks of given lengths on lanes begin and end, in a given order or in the shortest that a "
-      .. "search finds" },
+    "when tasks of given lengths on lanes begin and end, in a given order or in the shortest that "
+      .. "a search finds" },
   loads = { routing.loads, routing.LOADS, "integer[][]",
     "number of choices of a routing model, indexed by [source rank][expert]" },
   machine = { machine.machine, "(file: string, options?: moe.MachineOptions)", "moe.ClusterFields",

@@ -229,6 +229,22 @@ std::vector<std::vector<OpId>> ops_of(const StepTurns& turns, const Graph& graph
   return ops;
 }
 
+/// Adds the order of a pair, whose ops are `both`, to the schedule.
+void add_order(const Found& found, const std::vector<OpId>& both, const Precedence& edges,
+               const std::string& stage, const std::string& why, Schedule& schedule) {
+  for (size_t lane = 0; lane < found.ops.size(); ++lane) {
+    if (schedule.picks(LaneId(static_cast<int64_t>(lane)))) continue;
+    const std::vector<int32_t>& order = found.ops[lane];
+    for (size_t i = 1; i < order.size(); ++i) {
+      const OpId from = both[static_cast<size_t>(order[i - 1])];
+      const OpId to = both[static_cast<size_t>(order[i])];
+      const std::vector<OpId>& waits = edges.deps.preds[to.index()];
+      if (std::find(waits.begin(), waits.end(), from) != waits.end()) continue;
+      schedule.before(from, to, stage, why);
+    }
+  }
+}
+
 }  // namespace
 
 Schedule hide_a2a(const Graph& graph, Schedule schedule, const PassContext& context) {
@@ -259,19 +275,8 @@ Schedule hide_a2a(const Graph& graph, Schedule schedule, const PassContext& cont
     }
     const Found& found = at->second;
     if (found.length > longest.length) longest = found;
-    const std::string why =
-        fmt::format("{} beside {}", turns.turns[s].text, turns.turns[s + 1].text);
-    for (size_t lane = 0; lane < found.ops.size(); ++lane) {
-      if (schedule.picks(LaneId(static_cast<int64_t>(lane)))) continue;
-      const std::vector<int32_t>& order = found.ops[lane];
-      for (size_t i = 1; i < order.size(); ++i) {
-        const OpId from = both[static_cast<size_t>(order[i - 1])];
-        const OpId to = both[static_cast<size_t>(order[i])];
-        const std::vector<OpId>& waits = edges.deps.preds[to.index()];
-        if (std::find(waits.begin(), waits.end(), from) != waits.end()) continue;
-        schedule.before(from, to, context.stage, why);
-      }
-    }
+    add_order(found, both, edges, context.stage,
+              fmt::format("{} beside {}", turns.turns[s].text, turns.turns[s + 1].text), schedule);
     ++pairs;
   }
   if (pairs == 0) {

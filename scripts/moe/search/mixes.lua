@@ -34,8 +34,8 @@ function M.new(space, make_spec, c, at)
       if choice.technique then techniques[choice.technique] = true end
     end
   end
-  return setmetatable({ techniques = techniques, space = space, spec = make_spec(c), make_spec = make_spec,
-    specs = {}, c = c, at = at,
+  return setmetatable({ techniques = techniques, space = space, spec = make_spec(c),
+    make_spec = make_spec, specs = {}, c = c, at = at,
     of = {}, list = {}, systems = {}, bounds = {}, refused_pairs = {}, looks = {}, simulated = 0,
     excluded = 0, forbidden = {}, not_allowed = 0 }, Tried)
 end
@@ -116,7 +116,7 @@ function Tried:entry(mix, known)
   local key = self.space:key(mix)
   if self.of[key] then return self.of[key] end
   local system, why = self.space:system(mix, "mix", self.at), nil
-  local outcome, spec = known, nil
+  local outcome, spec = known
   if not known then
     spec, why = self:spec_of(mix)
     if spec then outcome, why = self:outcome(system, spec) end

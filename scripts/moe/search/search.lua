@@ -180,7 +180,9 @@ end
 -- changes: fields of the grid; ends: as in schema.collector, or nil.
 local function spec_of(c, changes, ends)
   local model = c.model
-  if changes and next(changes) then model = model_lib.on(model, grid_lib.with(c.grid, changes, c.at)) end
+  if changes and next(changes) then
+    model = model_lib.on(model, grid_lib.with(c.grid, changes, c.at))
+  end
   local spec = jobs_lib.simulated_spec({ model = model, cluster = c.cluster,
     optimizer = c.optimizer }, ends)
   if c.memory_bytes then

@@ -169,8 +169,8 @@ end
 function M.notes(s)
   local lines, known = {}, s.named[1]
   if s.known then
-    lines[1] = ("The known system %s is faster than all mixes, so it is the best here. No mix has %s."):format(
-      known.system, s.beyond or "its passes in this order")
+    lines[1] = ("The known system %s is faster than all mixes, so it is the best here. No mix "
+      .. "has %s."):format(known.system, s.beyond or "its passes in this order")
   end
   for _, one in ipairs(s.best.without_effect or {}) do
     lines[#lines + 1] = ("Without effect in the best mix: %s: %s"):format(one.stage, one.reason)

@@ -61,7 +61,8 @@ do
 end
 
 -- Returns the law that fits a call best: by whether there are several nodes, which other kernels
--- serve, by its GPU and by the number of nodes; and whether by all of these. nil: the dispatcher has none.
+-- serve, by its GPU and by the number of nodes; and whether by all of these. nil: the dispatcher
+-- has none.
 local function law_for(name, c, nodes, notify)
   local best, most = nil, -1
   for _, one in ipairs(M.laws) do

@@ -33,8 +33,8 @@ schema.record("lane times", "times", "when tasks on lanes begin and end", {
   { "begins", "table<string, number>", "by task" },
   { "ends", "table<string, number>", "by task" },
   { "busy", "table<string, number>", "by lane: the sum of its tasks" },
-  { "hidden", "number?", "how long some other lane is busy beside the compute lane, if there is one" },
-  { "exposed", "number?", "how long some other lane is busy and the compute lane is not" },
+  { "hidden", "number?", "how long some other lane is busy beside the compute lane" },
+  { "exposed", "number?", "how long some other lane is busy and the compute lane idle" },
   { "order", "table<string, string[]>", "by lane: its tasks in order" },
 })
 

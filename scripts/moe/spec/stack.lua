@@ -52,8 +52,9 @@ local FIELDS = {
     doc = "ops launched as recorded graphs, without host time of their own: none, those of "
       .. "attention, all of layers" },
   ops = { type = OPS, required = true, doc = "further kernels, by kind of op" },
-  overlap = { type = schema.declared "cluster".overlap_slowdown.type, doc = "how much longer compute "
-    .. "and transfers take beside each other, unless the cluster says it" },
+  overlap = { type = schema.declared "cluster".overlap_slowdown.type,
+    doc = "how much longer compute and transfers take beside each other, unless the cluster says "
+      .. "it" },
   memory = { type = MEMORY, default = {}, doc = "share of the device's memory rate that kernels "
     .. "without products reach, by kind of op; default: 1" },
 }

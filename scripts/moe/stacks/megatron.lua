@@ -30,8 +30,8 @@ return function(assumed)
     -- (token_dispatcher.py, _maybe_dtoh_and_synchronize).
     waits = { "exchange_counts" },
     -- Training steps on A100, H100 and MI250: compute beside collectives took 18.9% longer in the
-    -- mean and 40% at most (arXiv 2507.03114). A dispatch beside a GEMM took 18% longer, a combine 1%
-    -- (DeepEP issue 184); in DeepSeek's trace both took 1.28 to 1.84 times as long as alone.
+    -- mean and 40% at most (arXiv 2507.03114). A dispatch beside a GEMM took 18% longer, a combine
+    -- 1% (DeepEP issue 184); in DeepSeek's trace both took 1.28 to 1.84 times as long as alone.
     overlap = {
       gemm = assumed { value = 1.189, lo = 1, hi = 1.4, why = "the mean of measured steps" },
       memory = assumed { value = 1.189, lo = 1, hi = 1.4, why = "the mean of measured steps" },
