@@ -333,7 +333,7 @@ test("a cluster and an emulated link say how links are shared", function()
       ...)
   end
   fails("share = 'per_flows'", "cluster.p4de.share: 'per_flows' is not allowed; give one of: ")
-  expect.equal(c.overlap_slowdown, { gemm = 1, memory = 1 })
+  expect.equal(c.overlap_slowdown, { gemm = 1, memory = 1, transfer = 1 })
   fails("overlap_slowdown = { gemm = 0.9 }",
     "overlap_slowdown.gemm: 0.9 is not allowed; give a number from 1 to 100")
   fails("sharing_efficiency = 0", "sharing_efficiency: 0 is not allowed; give a number from 1e-06")

@@ -134,9 +134,9 @@ test("a cluster of a file has compute slow beside transfers of so many blocks", 
     return reads(PLAN:format(("moe.cluster.custom(moe.machine('box.lua', %s))"):format(options)),
       files).plans[1].cluster.overlap_slowdown
   end
-  expect.equal(of "nil", { gemm = 1, memory = 1 })
-  expect.equal(of "{ blocks = 4 }", { gemm = 1.125, memory = 1.25 })
-  expect.equal(of "{ blocks = 8 }", { gemm = 1.5, memory = 1 })
+  expect.equal(of "nil", { gemm = 1, memory = 1, transfer = 1 })
+  expect.equal(of "{ blocks = 4 }", { gemm = 1.125, memory = 1.25, transfer = 1 })
+  expect.equal(of "{ blocks = 8 }", { gemm = 1.5, memory = 1, transfer = 1 })
   refused('moe.machine("box.lua", { blocks = 6 })', files,
     "moe.machine.blocks: 6 was not measured; box.lua has times for blocks = 4, 8")
   refused('moe.machine("box.lua", { block = 4 })', files, "moe.machine: unknown key 'block'")

@@ -19,6 +19,9 @@ local TRIED_ALL_THE_SAME = 20
 -- So many times the mixes with one reason are looked at for the pair of techniques at fault.
 local LOOKS = 3
 
+-- What a known system has that `allowed` refuses, as its `beyond` says it.
+local FORBIDDEN = "what `allowed` forbids"
+
 -- The value of a mix that does not fit is this times by how much, so that descents leave it.
 local TOO_LARGE = 1e15
 
@@ -269,7 +272,7 @@ function Tried:beyond(outcome)
   end
   if outcome.packing then lacks[#lacks + 1] = "packing" end
   if #lacks > 0 then return table.concat(lacks, ", ") end
-  if not self:is_allowed(self.space:chosen(mix)) then return "what `allowed` forbids" end
+  if not self:is_allowed(self.space:chosen(mix)) then return FORBIDDEN end
   local entry = self:entry(mix, in_order and outcome or nil)
   return entry.hash ~= outcome.plan_hash and "its passes in another order" or nil
 end
@@ -364,10 +367,12 @@ function Tried:named()
   return list
 end
 
---- Returns the name of the best known system if it is faster than the mix, and fits.
+--- Returns the name of the best known system if it is faster than the mix, fits, and has nothing
+--- that the recipe leaves out: it searches all techniques and allows those of the system.
 function Tried:better_known(mix)
   local first, entry = self.systems[1], self:entry(mix)
-  if not first or first.outcome.oom then return nil end
+  if not first or first.outcome.oom or self.c.techniques ~= "all" then return nil end
+  if first.beyond == FORBIDDEN then return nil end
   local faster = entry.oom or first.outcome.iteration_ms < entry.iteration_ms * (1 - 1e-9)
   return faster and first.name or nil
 end

@@ -193,7 +193,7 @@ end
 
 --- Makes the space of these techniques (a set of names), of the values in `grid`, of the passes in
 --- the list `with`, each of which a mix has or has not, and of the fields of grids and the pipeline
---- schedules in `of_mesh`, { grids, pipelines }. Dimensions without a choice are left out.
+--- schedules in `of_mesh`, { grids, pipelines } or nil. Dimensions without a choice are left out.
 function M.new(techniques, grid, with, of_mesh)
   local space = setmetatable({ dimensions = {}, size = 1 }, Space)
   local own = { placement = {} }
@@ -220,7 +220,9 @@ function M.new(techniques, grid, with, of_mesh)
     add { name = given[1], choices = choices }
   end
   for _, dimension in ipairs(own) do add(dimension) end
-  for _, dimension in ipairs(mesh(of_mesh.grids, of_mesh.pipelines)) do add(dimension) end
+  for _, dimension in ipairs(of_mesh and mesh(of_mesh.grids, of_mesh.pipelines) or {}) do
+    add(dimension)
+  end
   return space
 end
 

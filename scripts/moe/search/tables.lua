@@ -171,6 +171,9 @@ function M.notes(s)
   if s.known then
     lines[1] = ("The known system %s is faster than all mixes, so it is the best here. No mix "
       .. "has %s."):format(known.system, s.beyond or "its passes in this order")
+  elseif s.beyond and not known.oom and known.iteration_ms < s.best.iteration_ms then
+    lines[1] = ("The known system %s is faster than the best mix. No mix here has %s."):format(
+      known.system, s.beyond)
   end
   for _, one in ipairs(s.best.without_effect or {}) do
     lines[#lines + 1] = ("Without effect in the best mix: %s: %s"):format(one.stage, one.reason)
