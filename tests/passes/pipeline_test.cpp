@@ -22,8 +22,8 @@ TEST_CASE("every built-in pass has a name, a text, one function of its kind, and
     INFO(pass.name);
     CHECK(&builtin_pass(pass.name) == &pass);
     CHECK(std::string(pass.doc).size() > 20);
-    CHECK((pass.transform != nullptr) == (pass.kind != StageKind::kSchedule));
-    CHECK((pass.schedule != nullptr) == (pass.kind == StageKind::kSchedule));
+    CHECK((pass.transform != nullptr) == !schedules(pass.kind));
+    CHECK((pass.schedule != nullptr) == schedules(pass.kind));
     CHECK(resolve_options(pass.name, pass.options, {}).size() == pass.options.size());
   }
 }

@@ -19,12 +19,35 @@ bool asks(const PassDef& pass, const Options& options) {
   spec.cluster.nodes = spec.cluster.devices_per_node = 2;
   spec.inference = pass.inference_only;
   spec.cost = std::make_shared<NoTimes>(spec.cluster);
+  if (pass.kind == StageKind::kPipeline) {  // with a forward beside a backward
+    const auto model = std::make_shared<Model>(*spec.model);
+    model->micro_batches = 2;
+    spec.model = model;
+    using pipeline::Work;
+    spec.pipeline = {{.micro_batches = 2},
+                     {{{Work::kF, 0}, {Work::kF, 1, 0, true}, {Work::kB, 0}, {Work::kB, 1}}},
+                     {}};
+  }
   try {
     make_plan(std::move(spec));
   } catch (const InternalError&) {
     return true;
   }
   return false;
+}
+
+/// What the pass reads with these options.
+Reads reads(const PassDef& pass, const Options& options) {
+  Reads most = pass.reads;
+  for (const OptionSpec& option : pass.options) {
+    const auto given = options.find(option.name);
+    const OptionValue& value = given == options.end() ? option.default_value : given->second;
+    const bool* const flag = std::get_if<bool>(&value);
+    const double* const number = std::get_if<double>(&value);
+    const bool on = flag != nullptr ? *flag : number == nullptr || *number != 0;
+    if (on) most = std::max(most, option.reads);
+  }
+  return most;
 }
 
 }  // namespace
@@ -34,14 +57,16 @@ TEST_CASE("a pass asks how long ops take if it declares that it reads times, and
     CAPTURE(pass.name);
     // The first takes no placement of its own, the second no system lists.
     if (pass.inference_only || pass.runs != nullptr) continue;
-    CHECK(asks(pass, {}) == (pass.reads == Reads::kTimes));
+    CHECK(asks(pass, {}) == (reads(pass, {}) == Reads::kTimes));
     for (const OptionSpec& option : pass.options) {
       if (option.reads == Reads::kNothing) continue;
       CAPTURE(option.name);
       const bool flag = std::holds_alternative<bool>(option.default_value);
-      const Options on = {{option.name, flag ? OptionValue(true) : OptionValue(1.0)},
-                          {"shadows", 1.0}};
-      CHECK(asks(pass, on) == (std::max(pass.reads, option.reads) == Reads::kTimes));
+      for (const bool on : {true, false}) {
+        Options options = {{option.name, flag ? OptionValue(on) : OptionValue(on ? 1.0 : 0.0)}};
+        if (pass.kind == StageKind::kPlacement) options["shadows"] = 1.0;
+        CHECK(asks(pass, options) == (reads(pass, options) == Reads::kTimes));
+      }
     }
   }
 }
