@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test.sh [--slow] [ctest option...]: installs missing packages (on Debian 12), builds everything in
-# build/release (a folder that is new in a quick way, in which simulations take about 8% longer), and runs all tests; the longer versions of quick ones (label slow) with --slow
+# build/release, and runs all tests; the longer versions of quick ones (label slow) with --slow
 # alone. The exit status is that of ctest.
 set -euo pipefail
 # shellcheck source=scripts/setup.sh
@@ -11,5 +11,5 @@ if [[ ${1-} == --slow ]]; then
   shift
 fi
 ensure_test_needs
-build_release all -DMOE_QUICK_BUILD=ON
+build_release all
 exec ctest --test-dir "$build" --output-on-failure -j2 "${left_out[@]}" "$@"
