@@ -23,14 +23,17 @@ std::map<std::pair<size_t, int64_t>, std::vector<Fill>> fills_of(const Graph& gr
                                                                  const JoinedTensors& joined) {
   std::map<std::pair<size_t, int64_t>, std::vector<Fill>> fills;
   std::vector<std::vector<OpId>> readers;
+  std::vector<OpId> producers;
   for (size_t g = 0; g < joined.groups.size(); ++g) {
     const std::vector<TensorId>& members = joined.groups[g].members;
     if (std::none_of(members.begin(), members.end(),
                      [&](TensorId t) { return is_persistent(graph, t); })) {
       continue;
     }
-    if (readers.empty()) readers = TensorUses(graph).readers;
-    const std::vector<OpId> producers = graph.producers();
+    if (producers.empty()) {
+      readers = TensorUses(graph).readers;
+      producers = graph.producers();
+    }
     for (const TensorId t : members) {
       const OpId maker = producers[t.index()];
       if (!maker.valid() || is_view(graph, graph.op(maker))) continue;
