@@ -265,7 +265,8 @@ struct KernelTable {
   void (*join_heads)(T* x, const T* first, const T* second, HeadColumns columns, int64_t rows,
                      Stream);
 
-  /// x[t,:] = wte[ids[t],:] + wpe[t % seq,:]; wpe may be null.
+  /// x[t,:] = wte[ids[t],:] + wpe[t % seq,:]; wpe may be null. A token of a negative id has no row of
+  /// wte: 0 is in its place.
   void (*embedding)(T* x, const int32_t* ids, const W* wte, const W* wpe, int64_t tokens,
                     int64_t seq, int64_t hidden, Stream);
   /// dwte[v,:] = acc[v,:] + sum over t with ids[t] == v of dx[t,:], t ascending; dwte

@@ -94,12 +94,13 @@ get_cudnn_frontend() {
     say "cudnn-frontend was not installed: the CUDA plugin will not use cuDNN"
 }
 
-# build_release TARGET: configures and builds the target in build/release. A folder that is new
-# compiles several sources at a time.
+# build_release TARGET [OPTION...]: configures, with these options of cmake, and builds the target in
+# build/release. A folder that is new compiles several sources at a time.
 build_release() {
-  local joined=()
+  local joined=() target=$1
+  shift
   [ -e "$build/CMakeCache.txt" ] || joined=(-DMOE_JOIN_SOURCES=ON)
   get_cudnn_frontend
-  (cd "$root" && cmake --preset release "${joined[@]}") >&2
-  cmake --build "$build" --parallel "$(nproc)" --target "$1" >&2
+  (cd "$root" && cmake --preset release "${joined[@]}" "$@") >&2
+  cmake --build "$build" --parallel "$(nproc)" --target "$target" >&2
 }

@@ -21,11 +21,16 @@ struct Held {
   /// layer.
   bool moe = false;
   int8_t split = -1;  // the axis of its shape that tp (of experts: etp) splits; -1: none
+  /// The split axis is this number of blocks of one length, such as q, k and v in one matrix; a
+  /// rank holds a part of each.
+  int8_t blocks = 1;
+  /// Neighbouring ranks of tp that hold the same part, such as a head of k where tp is above their
+  /// number.
+  int8_t same = 1;
   bool operator==(const Held&) const = default;
 };
 
-/// The products of both folds are the number of ranks. Only kDp, kEp and kEdp may differ from 1
-/// until blocks split their parameters.
+/// The products of both folds are the number of ranks.
 struct Grid {
   std::array<int64_t, 6> sizes = {1, 1, 1, 1, 1, 1};  // indexed by Axis
 
@@ -44,9 +49,16 @@ struct Grid {
   Group over(Axis axis) const { return over(axis, axis); }
 };
 
+/// The parts of such a tensor, of which consecutive ranks hold one each, or of dense layers
+/// `held.same` ranks each.
+inline int64_t parts(const Grid& grid, const Held& held) {
+  if (held.moe) return grid.size(Axis::kEp);
+  return held.split < 0 ? 1 : grid.size(Axis::kTp) / held.same;
+}
+
 /// Returns the group of the ranks that hold the same part of such a parameter, over which its
-/// gradient is summed; its size is 1 where no other rank holds the part. Requires: etp is 1, or
-/// splits a parameter of experts.
+/// gradient is summed, after the sum over `held.same` neighbours; its size is 1 where no other rank
+/// holds the part. Requires: etp is 1, or splits a parameter of experts.
 inline Group copies(const Grid& grid, const Held& held) {
   if (held.moe) return grid.over(Axis::kEdp);
   return grid.over(held.split < 0 ? Axis::kTp : Axis::kCp, Axis::kDp);

@@ -86,8 +86,10 @@ void fill_row(int32_t* ids, int32_t* targets, int64_t seq, const Token& token) {
 
 }  // namespace
 
-TokenInputs::TokenInputs(const Graph& graph, int64_t tokens)
-    : ranks_(graph.num_ranks), tokens_(tokens) {
+TokenInputs::TokenInputs(const Graph& graph, const ModelSpec& model)
+    : shares_(model.shares(graph.num_ranks)),
+      ranks_each_(graph.num_ranks / shares_),
+      tokens_(model.batch_per_device * model.seq) {
   const int32_t micro_batches = num_micro_batches(graph);
   for (int32_t micro = 0; micro < micro_batches; ++micro) {
     for (const char* const first : {"ids", "targets"}) {
@@ -106,7 +108,8 @@ void TokenInputs::fill(const DataSource& data, int64_t step, int64_t rank,
   };
   for (size_t i = 0; i < all_.size(); i += 2) {
     if (!all_[i].valid() && !all_[i + 1].valid()) continue;
-    data(step, static_cast<int64_t>(i / 2) * ranks_ + rank, to(all_[i]), to(all_[i + 1]));
+    data(step, static_cast<int64_t>(i / 2) * shares_ + rank / ranks_each_, to(all_[i]),
+         to(all_[i + 1]));
   }
 }
 
@@ -190,7 +193,7 @@ DataSource reference_data(int64_t vocab, int64_t batch_per_rank, int64_t num_ran
 DataSource row_data(std::vector<std::vector<int32_t>> rows, const std::string& source,
                     const ModelSpec& model, int64_t num_ranks) {
   const int64_t per_rank = model.batch_per_device, seq = model.seq;
-  const int64_t batch = per_rank * num_ranks * model.micro_batches;
+  const int64_t batch = per_rank * model.shares(num_ranks) * model.micro_batches;
   const auto n = static_cast<int64_t>(rows.size());
   if (n < batch) {
     throw user_error(
@@ -223,7 +226,7 @@ DataSource row_data(std::vector<std::vector<int32_t>> rows, const std::string& s
 
 RunData run_data(const ModelSpec& model, int64_t num_ranks) {
   const DataSource data = reference_data(model.vocab, model.batch_per_device,
-                                         num_ranks * model.micro_batches, model.seq);
+                                         model.shares(num_ranks) * model.micro_batches, model.seq);
   return {data, data};
 }
 
@@ -236,8 +239,8 @@ RunData run_data(const ModelSpec& model, int64_t num_ranks,
         model.vocab);
   }
   const auto part = [&](bool held_out) {
-    return text_data(corpus, held_out, model.batch_per_device, num_ranks * model.micro_batches,
-                     model.seq, seed);
+    return text_data(corpus, held_out, model.batch_per_device,
+                     model.shares(num_ranks) * model.micro_batches, model.seq, seed);
   };
   return {part(false), part(true)};
 }

@@ -11,27 +11,28 @@
 namespace moe {
 
 /// The input tensors of a graph: the ids and targets of each micro-batch. Micro-batch m of a step
-/// has the sequences of the batch that DataSource gives as those of rank m * ranks + rank.
+/// has the sequences of the batch that DataSource gives as those of rank m * shares + share, where
+/// the ranks of a group over tp have one share of the sequences (ModelSpec::shares).
 class TokenInputs {
  public:
-  /// Of a stage of a pipeline, the graph has the inputs that it reads. tokens: of a rank in a
-  /// micro-batch.
-  TokenInputs(const Graph& graph, int64_t tokens);
+  /// Of a stage of a pipeline, the graph has the inputs that it reads.
+  TokenInputs(const Graph& graph, const ModelSpec& model);
   /// Writes the tokens of a rank; `at` returns where a tensor is.
   void fill(const DataSource& data, int64_t step, int64_t rank,
             const std::function<void*(TensorId)>& at) const;
-  /// Returns the number of the rank's first token in the op's micro-batch among the tokens of the
-  /// step.
+  /// Returns the number of the first token whose row the rank routes in the op's micro-batch, where
+  /// the tokens of a step are counted rank by rank.
   int64_t first_token(const Op& op, int64_t rank) const {
-    return (op.micro * ranks_ + rank) * tokens_;
+    return (op.micro * shares_ * ranks_each_ + rank) * (tokens_ / ranks_each_);
   }
   /// The ids and targets of each micro-batch in turn; an invalid id for what the graph lacks.
   const std::vector<TensorId>& all() const { return all_; }
-  /// Returns the tokens of a rank in a micro-batch.
+  /// Returns the tokens of the sequences of a rank in a micro-batch.
   int64_t tokens() const { return tokens_; }
 
  private:
-  int64_t ranks_, tokens_;
+  int64_t shares_, ranks_each_;  // shares of the sequences; ranks that have the same share
+  int64_t tokens_;
   std::vector<TensorId> all_;
 };
 

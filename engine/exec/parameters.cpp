@@ -30,13 +30,21 @@ Group state_slices(const Graph& graph, TensorId parameter) {
 Persistent place(const Graph& graph, TensorId id, Shape full, int64_t holders,
                  const std::vector<PlacedLayer>& placed, const Group& sliced = {1, 1}) {
   const Tensor& tensor = graph.tensor(id);
+  const Held& held = tensor.held;
   const int64_t local = num_elements(tensor.shape);
   if (sliced.size > 1) {
     const int64_t part = num_elements(full) / holders;
     MOE_CHECK(local == sliced.slice_length(part),
               "state {} must have {} elements per rank, a slice of {}, but has {}", tensor.name,
               sliced.slice_length(part), part, local);
-    return {tensor.name, id, std::move(full), holders, local, part, sliced};
+    return {.name = tensor.name,
+            .tensor = id,
+            .shape = std::move(full),
+            .holders = holders,
+            .local = local,
+            .part = part,
+            .sliced = sliced,
+            .held = held};
   }
   // Every rank holds all experts when inference keeps them in host memory.
   if (tensor.held.moe && num_elements(full) == local) holders = 1;
@@ -54,7 +62,13 @@ Persistent place(const Graph& graph, TensorId id, Shape full, int64_t holders,
         "{} elements, in equal parts on {} ranks",
         tensor.name, local, num_elements(full) / holders, num_elements(full), holders);
   }
-  return {tensor.name, id, std::move(full), holders, local, local};
+  return {.name = tensor.name,
+          .tensor = id,
+          .shape = std::move(full),
+          .holders = holders,
+          .local = local,
+          .part = local,
+          .held = held};
 }
 
 std::vector<PlacedLayer> placed_layers(const Graph& graph) {
@@ -102,14 +116,17 @@ void check_equal(const Persistent& p, const Persistent& other, size_t a, size_t 
   throw run_error("parameter or state {}: ranks {} and {} hold different values", p.name, a, b);
 }
 
-/// Throws RunError unless ranks r and r - p.holders have the same bits of `p`, for every r >=
-/// p.holders of the `num_ranks` ranks of its pipeline rank. Slots of a placement may hold no
+/// Throws RunError unless each of the `num_ranks` ranks of its pipeline rank has the same bits of
+/// `p` as the first rank that holds the same part. Slots of a placement may hold no
 /// expert; check_residents() compares the others.
 void check_copies(const Persistent& p, const AllBuffers& ranks, int64_t num_ranks, size_t bytes) {
   if (p.layer >= 0) return;
-  const int64_t holders = p.holders * p.sliced.size;
-  for (int64_t r = p.first_rank + holders; r < p.first_rank + num_ranks; ++r) {
-    check_equal(p, p, static_cast<size_t>(r - holders), static_cast<size_t>(r), ranks, bytes);
+  const int64_t same = p.held.same, once = p.holders * same * p.sliced.size;
+  for (int64_t r = 0; r < num_ranks; ++r) {
+    const int64_t like = r % once - r % same;
+    if (like == r) continue;
+    check_equal(p, p, static_cast<size_t>(p.first_rank + like),
+                static_cast<size_t>(p.first_rank + r), ranks, bytes);
   }
 }
 
@@ -129,8 +146,7 @@ PersistentTensors tensors_of(const Plan& plan) {
       all.parameters.push_back({.name = info.name, .shape = info.shape});
       continue;
     }
-    const int64_t holders =
-        info.held.moe ? plan.spec.model->grid(graph.num_ranks).size(Axis::kEp) : int64_t{1};
+    const int64_t holders = parts(plan.spec.model->grid(graph.num_ranks), info.held);
     all.parameters.push_back(place(graph, id, info.shape, holders, all.placed));
     for (const char* suffix : kStateSuffixes) {
       const TensorId state = graph.find_tensor(info.name + suffix);
@@ -225,16 +241,31 @@ Placement placement_of(const PlacedLayer& layer, const RankBuffers& buffers) {
                                           static_cast<size_t>(Placement::code_size(layer.bounds))});
 }
 
+void add_slices_on(const Persistent& p, int64_t rank, std::vector<TensorSlice>& to) {
+  const Slice own = p.sliced.slice(p.part, p.sliced.place(rank));
+  const int64_t number = rank / p.held.same % p.holders;
+  int64_t runs = p.held.blocks;  // of neighbours in the full tensor
+  for (int8_t axis = 0; axis < p.held.split; ++axis) runs *= p.shape[static_cast<size_t>(axis)];
+  const int64_t run = p.part / runs;
+  for (int64_t i = own.first / run; i * run < own.first + own.n; ++i) {
+    const int64_t first = std::max(own.first, i * run);
+    const int64_t last = std::min(own.first + own.n, (i + 1) * run);
+    const int64_t in_full = (i * p.holders + number) * run + first - i * run;
+    to.push_back({p.first_rank + rank, first - own.first, in_full, last - first});
+  }
+}
+
 std::vector<TensorSlice> slices(const PersistentTensors& all, const Persistent& p,
                                 const RankBuffers& buffers) {
   std::vector<TensorSlice> result;
   if (p.layer < 0) {
     for (int64_t h = 0; h < p.holders; ++h) {
       for (int64_t place = 0; place < p.sliced.size; ++place) {
-        const int64_t rank = p.sliced.member(h, place);
-        result.push_back({p.first_rank + rank, 0, p.on(rank).first, p.on(rank).n});
+        add_slices_on(p, p.sliced.member(h * p.held.same, place), result);
       }
     }
+    std::sort(result.begin(), result.end(),
+              [](const TensorSlice& a, const TensorSlice& b) { return a.first < b.first; });
     return result;
   }
   const Placement placement = placement_of(all.placed[static_cast<size_t>(p.layer)], buffers);
@@ -248,10 +279,13 @@ std::vector<TensorSlice> slices(const PersistentTensors& all, const Persistent& 
 
 std::vector<TensorSlice> slices_on(const PersistentTensors& all, const Persistent& p,
                                    const RankBuffers& buffers, int64_t rank) {
-  if (p.layer < 0) return {{rank, 0, p.on(rank).first, p.on(rank).n}};
+  std::vector<TensorSlice> result;
+  if (p.layer < 0) {
+    add_slices_on(p, rank, result);
+    return result;
+  }
   const Placement placement = placement_of(all.placed[static_cast<size_t>(p.layer)], buffers);
   const int64_t each = p.size() / placement.bounds().experts;
-  std::vector<TensorSlice> result;
   for (int64_t s = 0; s < placement.bounds().residents; ++s) {
     const int64_t expert = placement.at(rank % p.holders, s);
     if (expert >= 0) result.push_back({rank, s * each, expert * each, each});

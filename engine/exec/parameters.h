@@ -2,8 +2,9 @@
 // Model::parameters, and
 // where each rank stores them. A tensor of experts, [E, ...], is cut along its first axis over the
 // ranks of an expert-parallel group, and each group stores all of it (for experts that a placement
-// moves, see PlacedLayer). Every other tensor is stored in full on every rank. Reading and writing
-// them to files is in checkpoint.h.
+// moves, see PlacedLayer). Of a tensor that tp splits, each rank of a group over tp has a part
+// (Held). Every other tensor is stored in full on every rank. Reading and writing them to files is
+// in checkpoint.h.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +24,8 @@ struct Persistent {
   std::string name;
   TensorId tensor;  // of the program of its pipeline rank; invalid: another has it
   Shape shape;      // of the full tensor; [E, ...] for a tensor of experts
-  /// Number of consecutive ranks that together hold the tensor once; the next `holders` ranks hold
-  /// it again.
+  /// Number of parts of the tensor: consecutive ranks hold one each, or `held.same` ranks each;
+  /// the next ranks hold them again.
   int64_t holders = 1;
   int64_t local = 0;  // elements per rank
   int64_t part = 0;   // elements of each of the `holders` equal parts of the tensor
@@ -38,11 +39,7 @@ struct Persistent {
   int64_t first_rank = 0;
   /// Whether an earlier pipeline rank holds it, too.
   bool copy = false;
-  /// The elements of the full tensor that `rank` has. Requires: layer is -1.
-  Slice on(int64_t rank) const {
-    const Slice own = sliced.slice(part, sliced.place(rank));
-    return {rank % holders * part + own.first, own.n};
-  }
+  Held held = {};
   int64_t size() const { return num_elements(shape); }
 };
 
@@ -71,14 +68,17 @@ PersistentTensors persistent_tensors(const Plan& plan);
 /// the model that it does not hold have no tensor; those that an earlier one holds are marked.
 std::vector<PersistentTensors> persistents_by_program(const Plan& plan);
 
-/// The placement in force, as the rank of `buffers` has it.
-Placement placement_of(const PlacedLayer& layer, const RankBuffers& buffers);
-
 /// n consecutive elements of a tensor on a rank: from element `at` of the rank's tensor, and from
 /// element `first` of the full tensor.
 struct TensorSlice {
   int64_t rank = 0, at = 0, first = 0, n = 0;
 };
+/// Appends the elements that `rank` has. Requires: no placement moves the tensor.
+void add_slices_on(const Persistent& p, int64_t rank, std::vector<TensorSlice>& to);
+
+/// The placement in force, as the rank of `buffers` has it.
+Placement placement_of(const PlacedLayer& layer, const RankBuffers& buffers);
+
 /// Slices that together are the full tensor, in its order. Experts that a placement moves are taken
 /// from their owners. buffers: of a rank of the tensor's pipeline rank.
 std::vector<TensorSlice> slices(const PersistentTensors& all, const Persistent& p,

@@ -15,7 +15,8 @@ Metadata facts_of(const Plan& plan, const RunOptions& options) {
   const Model& model = *plan.spec.model;
   return {{"model.gate", fmt::format("{}, k = {}", model.gate, model.k)},
           {"batch", fmt::format("{} rows of {} tokens",
-                                model.batch_per_device * plan.graph.num_ranks * model.micro_batches,
+                                model.batch_per_device * model.shares(plan.graph.num_ranks) *
+                                    model.micro_batches,
                                 model.seq)},
           {"tokens", options.train.tokens}};
 }

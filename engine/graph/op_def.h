@@ -51,6 +51,7 @@ enum class Payload : uint8_t {
   kResidentGradients,  // gradients, summed over the devices where an expert is resident
   kResidents,          // experts that move to another device and stay there
   kHandoff,            // activations and gradients, to another pipeline rank
+  kActivations,        // activations and gradients, of ranks that split products
 };
 /// Whether systems treat it as a transfer of gradients: all-reduces and their halves.
 constexpr bool is_sync(Payload p) {

@@ -1,8 +1,10 @@
 #include "engine/graph/text.h"
 
 #include <charconv>
+#include <limits>
 #include <map>
 #include <optional>
+#include <tuple>
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
@@ -171,25 +173,44 @@ class GraphParser {
     Tensor tensor{.dtype = dtype, .kind = kind};
     tensor.shape = in.shape();
     tensor.name = in.word("the tensor's name");
-    if (in.peek_word() == "expert") {
-      in.word("'expert'");
-      tensor.held.moe = true;
+    while (take_held(in, tensor.held)) {
     }
     expect_end(in);
     define(in, label, std::move(tensor));
   }
 
+  /// Reads a flag of `held`, if one is next.
+  static bool take_held(LineReader& in, Held& held) {
+    const std::string word(in.peek_word().value_or(""));
+    if (word == "expert") {
+      in.word("'expert'");
+      return held.moe = true;
+    }
+    constexpr int64_t kMost = std::numeric_limits<int8_t>::max();
+    for (const auto& [name, member, least] :
+         {std::tuple("split", &Held::split, 0), {"blocks", &Held::blocks, 1},
+          {"same", &Held::same, 1}}) {
+      if (word != name) continue;
+      in.word(name);
+      in.demand('=');
+      const int64_t value = in.integer("a number");
+      if (value < least || value > kMost) in.fail(fmt::format("{} to {}", least, kMost));
+      held.*member = static_cast<int8_t>(value);
+      return true;
+    }
+    return false;
+  }
+
   void parse_output_flags(LineReader& in, Output& output) {
     while (const auto word = in.peek_word()) {
+      if (take_held(in, output.held)) continue;
       in.word("a flag");
-      if (*word == "expert") {
-        output.held.moe = true;
-      } else if (*word == "as") {
+      if (*word == "as") {
         output.name = in.word("the tensor's name");
       } else if (const auto kind = find_named<TensorKind>(*word)) {
         output.kind = kind;
       } else {
-        in.fail("'expert', a tensor kind, 'as NAME', ',' or '='");
+        in.fail("'expert', 'split', 'blocks', 'same', a tensor kind, 'as NAME', ',' or '='");
       }
     }
   }

@@ -24,10 +24,19 @@ std::string id_text(TensorId id) {
   return id.valid() ? fmt::format("%{}", id.value) : "_";
 }
 
+/// The flags of a tensor's Held, each after a space.
+std::string held_text(const Held& held) {
+  std::string text = held.moe ? " expert" : "";
+  if (held.split >= 0) text += fmt::format(" split={}", held.split);
+  if (held.blocks > 1) text += fmt::format(" blocks={}", held.blocks);
+  if (held.same > 1) text += fmt::format(" same={}", held.same);
+  return text;
+}
+
 std::string output_text(const Graph& graph, const Op& op, size_t i) {
   const Tensor& tensor = graph.tensor(op.outputs[i]);
   std::string text = id_text(op.outputs[i]);
-  if (tensor.held.moe) text += " expert";
+  text += held_text(tensor.held);
   if (tensor.kind != usual_tensor_kind(op.phase)) text += fmt::format(" {}", name_of(tensor.kind));
   if (tensor.name != output_name(op.name, i)) text += fmt::format(" as {}", tensor.name);
   return text;
@@ -70,7 +79,7 @@ std::string print(const Graph& graph) {
     if (producers[t].valid()) continue;
     const Tensor& tensor = graph.tensors()[t];
     text += fmt::format("%{} {} {} {} {}{}\n", t, name_of(tensor.kind), name_of(tensor.dtype),
-                        shape_text(tensor.shape), tensor.name, tensor.held.moe ? " expert" : "");
+                        shape_text(tensor.shape), tensor.name, held_text(tensor.held));
   }
   for (const Op& op : graph.ops()) {
     if (op.kind.valid()) text += op_text(graph, op) + "\n";

@@ -77,6 +77,16 @@ TensorId ModelBuilder::declare(std::vector<ParamInfo>& list, ParamInfo info, Ten
     }
     shape[0] /= grid_.size(Axis::kEp);
   }
+  if (const Held& held = info.held; held.split >= 0 && !held.moe) {
+    int64_t& length = shape.at(static_cast<size_t>(held.split));
+    if (const int64_t cuts = held.blocks * parts(grid_, held); length % cuts != 0) {
+      throw user_error(
+          "model.tp = {}: axis {} (from 1) of the parameter '{}' {} cannot be divided evenly into "
+          "{} parts; give a divisor",
+          spec_.tp, held.split + 1, info.name, shape_text(info.shape), cuts);
+    }
+    length /= parts(grid_, held);
+  }
   const TensorId id = graph_.add_tensor({info.name, std::move(shape), dtype, kind, info.held});
   list.push_back(std::move(info));
   return id;
@@ -111,6 +121,51 @@ OpId ModelBuilder::add(std::string_view kind, std::string_view name, std::vector
 TensorId ModelBuilder::op(std::string_view kind, std::string_view name,
                           std::vector<TensorId> inputs, Attrs attrs) {
   return graph_.out(add(kind, name, std::move(inputs), std::move(attrs)));
+}
+
+Held ModelBuilder::split(int8_t axis, int8_t blocks, int8_t same) const {
+  if (spec_.tp == 1) return {};
+  return {.split = axis, .blocks = blocks, .same = same};
+}
+
+int64_t ModelBuilder::own(std::string_view what, int64_t n) const {
+  if (n % spec_.tp == 0) return n / spec_.tp;
+  throw user_error("model.tp = {}: does not divide the {} {}; give a divisor", spec_.tp, n, what);
+}
+
+Attrs ModelBuilder::over_tp(Attrs attrs) const {
+  attrs.merge(group_attrs(grid_.over(Axis::kTp), graph_.num_ranks));
+  return attrs;
+}
+
+TensorId ModelBuilder::all_rows(std::string_view name, TensorId x) {
+  return spec_.tp == 1 ? x : op("gather_rows", name, {x}, over_tp({{"axis", int64_t{1}}}));
+}
+
+TensorId ModelBuilder::sum_to_own_rows(std::string_view name, TensorId x) {
+  return spec_.tp == 1 ? x : op("scatter_rows", name, {x}, over_tp({{"axis", int64_t{1}}}));
+}
+
+TensorId ModelBuilder::own_ids() {
+  if (spec_.tp == 1) return ids_;
+  if (!own_ids_.valid()) {
+    own_ids_ = graph_.out(graph_.add_op("own_rows", "own_ids", {ids_}, over_tp({})));
+  }
+  return own_ids_;
+}
+
+TensorId ModelBuilder::own_vocabulary(std::string_view name, TensorId ids, TensorId table) {
+  return op("own_vocabulary", name, {ids},
+            over_tp({{"vocab", graph_.tensor(table).shape[0]}}));
+}
+
+TensorId ModelBuilder::summed_product(std::string_view name, TensorId x, TensorId w, TensorId bias,
+                                      TensorId residual) {
+  if (spec_.tp == 1) return op("linear", name, {x, w, bias, residual});
+  const std::string base(name);
+  const TensorId y = sum_to_own_rows(base + ".sum", op("linear", name, {x, w}));
+  if (!bias.valid()) return residual.valid() ? op("add", base + ".add", {y, residual}) : y;
+  return op("add_rows", base + ".add", {y, bias, residual});
 }
 
 void ModelBuilder::add_router(OpId gate, TensorId bias) {

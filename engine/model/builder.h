@@ -42,6 +42,30 @@ class ModelBuilder {
   /// Returns the parameter of this full name ("wte"); throws UserError if there is none.
   TensorId declared(std::string_view name) const;
 
+  // Where tp splits products, rows of tokens between them are spread along their second axis over
+  // the ranks of a group (sequence parallelism, Korthikanti et al. 2022, arXiv 2205.05198). Without
+  // tp these functions return `x`.
+  /// Returns the rows of all ranks of the group, [B,S,..] of x [B,S/tp,..].
+  TensorId all_rows(std::string_view name, TensorId x);
+  /// Returns this rank's rows of the sum of x [B,S,..] over the ranks of the group.
+  TensorId sum_to_own_rows(std::string_view name, TensorId x);
+  /// Returns the input tokens whose rows the rank has, [B,S/tp].
+  TensorId own_ids();
+  /// Adds y = x w^T [+ bias] [+ residual] for w [out,in], of which tp splits the axis `in`, as it
+  /// does the columns of x [B,S,in]; y, bias and residual are of own rows.
+  TensorId summed_product(std::string_view name, TensorId x, TensorId w, TensorId bias,
+                          TensorId residual);
+  /// Returns `ids` as rows of this rank's part of the vocabulary, of which `table` has a row each;
+  /// -1 for those of other ranks.
+  TensorId own_vocabulary(std::string_view name, TensorId ids, TensorId table);
+  /// Returns how a parameter is held of which tp splits this axis (Held).
+  Held split(int8_t axis, int8_t blocks = 1, int8_t same = 1) const;
+  /// Returns how many of `n` of what a rank of a group over tp has; throws UserError naming both
+  /// where tp does not divide n.
+  int64_t own(std::string_view what, int64_t n) const;
+  /// Returns the attributes of a group over tp, and `attrs`.
+  Attrs over_tp(Attrs attrs) const;
+
   /// Adds an op, and returns its id or its first output. Absent inputs at the end may be given as
   /// invalid ids.
   OpId add(std::string_view kind, std::string_view name, std::vector<TensorId> inputs,
@@ -65,7 +89,7 @@ class ModelBuilder {
   const ModelSpec spec_;
   const GateSpec gate_;
   Grid grid_;
-  TensorId ids_, targets_;
+  TensorId ids_, targets_, own_ids_;
   std::vector<ParamInfo> parameters_, states_;
   std::vector<Router> routers_;
   int64_t block_ = -1;

@@ -39,6 +39,10 @@ void check(const ModelSpec& model, int64_t num_ranks) {
     throw user_error("model.ep = {}, allowed: a divisor of the {} ranks, or 0 for all of them", ep,
                      num_ranks);
   }
+  if (num_ranks % model.tp != 0 || model.seq % model.tp != 0) {
+    throw user_error("model.tp = {}, allowed: a divisor of the {} ranks and of model.seq = {}",
+                     model.tp, num_ranks, model.seq);
+  }
   if (model.experts % ep != 0) {
     throw user_error("model.experts = {} cannot be divided evenly over {} ranks{}", model.experts,
                      ep, model.ep > 0 ? " of an expert-parallel group (model.ep)" : "");

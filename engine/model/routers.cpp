@@ -3,6 +3,7 @@
 #include <map>
 
 #include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
 
 namespace moe {
 namespace {
@@ -25,9 +26,13 @@ class RouterBuilder {
       if (bias) add_load(r, Count::kChoices);
     }
     if (graph_.num_ranks > 1 && bias) {
-      all_reduce(Count::kChoices, over_all && balance.count == Count::kChoices);
+      all_reduce(sum_, Count::kChoices, over_all && balance.count == Count::kChoices);
     }
-    if (graph_.num_ranks > 1 && over_all) all_reduce(balance.count, true);
+    if (graph_.num_ranks > 1 && over_all) all_reduce(sum_, balance.count, true);
+    if (loss && !over_all && model_.tp > 1) {
+      all_reduce(of_sequences_, balance.count, true, "moe.own_counts.all_reduce",
+                 group_attrs(model_.grid(graph_.num_ranks).over(Axis::kTp), graph_.num_ranks));
+    }
     for (const Router& r : routers_) {
       if (loss) add_balance_loss(r);
       if (model_.z_loss > 0) {
@@ -35,7 +40,7 @@ class RouterBuilder {
             {{"scale", model_.z_loss / model_.tokens_per_step(graph_.num_ranks)}});
       }
       if (bias) {
-        const TensorId load = sum_of({r.block, Count::kChoices});
+        const TensorId load = sum_of(sum_, {r.block, Count::kChoices});
         const OpId id = add(r, "balance_bias", "balance_bias", {r.bias, load},
                             {{"rate", model_.bias_balance.rate}});
         graph_.op(id).phase = Phase::kUpdate;
@@ -62,10 +67,10 @@ class RouterBuilder {
 
   TensorId logits(const Router& r) const { return graph_.op(r.gate).inputs[0]; }
 
-  /// Number of tokens per rank, or of all ranks.
+  /// Number of tokens of the sequences of a rank, or of all ranks.
   double tokens(bool all) const {
-    return static_cast<double>(model_.batch_per_device * model_.seq) *
-           (all ? static_cast<double>(graph_.num_ranks) : 1.0);
+    return static_cast<double>(model_.tokens_per_rank()) *
+           static_cast<double>(all ? graph_.num_ranks : model_.tp);
   }
 
   void add_load(const Router& r, Count count) {
@@ -81,21 +86,25 @@ class RouterBuilder {
   }
 
   /// Adds one all-reduce of the counts of all MoE layers, in phase forward (`forward`) or update.
-  void all_reduce(Count count, bool forward) {
-    if (sum_.contains({routers_[0].block, count})) return;
+  /// group: its attributes; none: over all ranks.
+  void all_reduce(std::map<Key, TensorId>& sums, Count count, bool forward,
+                  const char* name = nullptr, const Attrs& group = {}) {
+    if (sums.contains({routers_[0].block, count})) return;
     std::vector<TensorId> inputs;
     for (const Router& r : routers_) inputs.push_back(load_.at({r.block, count}));
-    const char* name = count == Count::kChoices ? "moe.load.all_reduce" : "moe.counts.all_reduce";
-    const OpId id =
-        graph_.add_op("all_reduce", name, inputs, {}, forward ? Phase::kForward : Phase::kUpdate);
+    if (name == nullptr) {
+      name = count == Count::kChoices ? "moe.load.all_reduce" : "moe.counts.all_reduce";
+    }
+    const OpId id = graph_.add_op("all_reduce", name, inputs, group,
+                                  forward ? Phase::kForward : Phase::kUpdate);
     graph_.op(id).segment = forward ? Segment::kGate : Segment::kUpdate;
     for (size_t i = 0; i < routers_.size(); ++i) {
-      sum_[{routers_[i].block, count}] = graph_.out(id, i);
+      sums[{routers_[i].block, count}] = graph_.out(id, i);
     }
   }
 
-  TensorId sum_of(const Key& key) const {
-    return sum_.contains(key) ? sum_.at(key) : load_.at(key);
+  TensorId sum_of(const std::map<Key, TensorId>& sums, const Key& key) const {
+    return sums.contains(key) ? sums.at(key) : load_.at(key);
   }
 
   /// The op balance_loss multiplies the counts by the sum over tokens of the scores; its attribute
@@ -108,7 +117,8 @@ class RouterBuilder {
     const double scale = balance.coefficient * static_cast<double>(model_.experts) / choices /
                          model_.tokens_per_step(graph_.num_ranks);
     const Key key = {r.block, balance.count};
-    add(r, "balance_loss", "balance_loss", {logits(r), is_over_all() ? sum_of(key) : load_.at(key)},
+    const TensorId load = sum_of(is_over_all() ? sum_ : of_sequences_, key);
+    add(r, "balance_loss", "balance_loss", {logits(r), load},
         {{"scale", scale}, {"scores", gate_.scores}});
   }
 
@@ -117,6 +127,7 @@ class RouterBuilder {
   const GateSpec& gate_;
   const std::vector<Router>& routers_;
   std::map<Key, TensorId> load_, sum_;  // load of this rank; sum over all ranks
+  std::map<Key, TensorId> of_sequences_;  // sum over the ranks that share sequences
 };
 
 }  // namespace

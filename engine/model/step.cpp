@@ -41,6 +41,22 @@ std::vector<Bucket> buckets_of(const Graph& graph, const Gradients& gradients, B
   return buckets;
 }
 
+/// Sums the gradients of parameters of which neighbouring ranks hold the same part (Held::same)
+/// over these ranks.
+void sum_same_parts(Graph& graph, Gradients& gradients) {
+  for (auto& [param, gradient] : gradients) {
+    const Held held = graph.tensor(param).held;
+    if (held.same == 1) continue;
+    const OpId maker = graph.producers()[gradient.index()];
+    const OpId id = graph.add_op("all_reduce", graph.tensor(param).name + ".same", {gradient},
+                                 group_attrs({held.same, 1}, graph.num_ranks), Phase::kBackward);
+    graph.op(id).segment = Segment::kUpdate;
+    graph.op(id).layer = graph.op(maker).layer;
+    graph.tensor(graph.out(id)).held = held;
+    gradient = graph.out(id);
+  }
+}
+
 /// Appends an all-reduce per bucket and replaces the gradients by its outputs. Returns, for each
 /// bucket, the op that completes its last gradient.
 std::vector<OpId> add_sums(Graph& graph, Gradients& gradients, const std::vector<Bucket>& buckets) {
@@ -209,6 +225,7 @@ void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer, const
   Gradients gradients = autodiff(graph, has_loss(graph) ? loss_of(graph) : TensorId());
   store_gradients(graph, model.dtypes.gradients);
   sum_over_stages(graph, gradients, shared, stage);
+  sum_same_parts(graph, gradients);
   const size_t first = graph.num_ops();
   const std::vector<Bucket> buckets =
       buckets_of(graph, gradients, sync.bucket_bytes, model.grid(graph.num_ranks));

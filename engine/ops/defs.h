@@ -16,7 +16,8 @@ namespace moe::ops {
   X(RopeAngles) X(Rope) X(GateLogits) X(Gate) X(GateDlogits) X(CountPart) X(PackSlots) \
   X(Dispatch) X(DispatchDx) X(DispatchWeight) X(DispatchWeightDx) X(AllToAll) X(ExchangeCounts) \
   X(ExpertLinear) X(ExpertLinearDx) X(ExpertLinearDw) X(Combine) X(CombineDx) X(CombineDweight) \
-  X(CrossEntropy) X(AllReduce) X(ReduceScatter) X(AllGather) X(Sgd) X(SquareSum) \
+  X(CrossEntropy) X(VocabularySums) X(CrossEntropySplit) X(AllReduce) X(ReduceScatter) X(AllGather) X(GatherRows) X(ScatterRows) X(OwnRows) \
+  X(OwnVocabulary) X(AddRows) X(AddRowsDw) X(Sgd) X(SquareSum) \
   X(ClipGradients) X(Add) X(Split) X(TransposeBlocks) X(Concat) X(SplitRows) X(ConcatRows) \
   X(ReorderRows) X(JoinRows) X(SplitPeers) X(JoinPeers) X(AddLoads) X(GatherLoads) X(SlotRows) \
   X(Place) X(Commit) X(CopyExperts) X(ReturnGradients) X(SumResidents) X(Migrate) \

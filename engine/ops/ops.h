@@ -8,6 +8,7 @@
 // C = capacity (slots per expert and rank), K = choices per token, S = sequence length unless
 // stated otherwise:
 //   embedding         ids[B,S] wte[V,d] [wpe[S,d]] -> x[B,S,d]
+//                     a token of a negative id has no row of wte
 //   embedding_dw      dx ids [acc wte] [acc wpe] -> dwte [dwpe]; attr vocab; attr positions=0:
 //                     there is no wpe
 //   layernorm         x gamma beta -> y mean[T] rstd[T]
@@ -124,6 +125,8 @@
 //   combine_dx        dy [weight] slot_choice -> dslots; attr k where weight is absent
 //   combine_dweight   dy slots choice_slot -> dweight
 //   cross_entropy     logits[T,V] targets -> loss[1] dlogits; attr scale = 1 / global tokens
+//   vocabulary_sums   logits[B,S,V/n] targets[B,S] -> sums[B,S,2]; cross_entropy_split  logits
+//                     targets sums[B,S,2n] -> loss[1] dlogits; attrs scale, copies = n
 //   expert_load       expert[T,K] -> load[E]: choices per expert, dropped ones included. With input
 //                     choice_slot[T,K] and attr capacity = C: choices that got a slot; attrs
 //                     experts, capacity (1), first=1: count only column 0
@@ -135,6 +138,10 @@
 //   reduce_scatter    g... -> slice[n]...; sums each tensor over the group and gives each rank its
 //                     slice (slices.h): n = ceil(elements / ranks of the group)
 //   all_gather        w...; overwrites in each tensor the other ranks' slices with their values
+//   gather_rows       x -> y; attr axis: joins the x of the group's ranks along it; scatter_rows  x
+//                     -> y: sums x over the ranks, of which each gets its part along the axis
+//   own_rows          ids[B,S] -> own[B,S/n]; own_vocabulary  ids -> own; attr vocab: own_part.cpp
+//   add_rows          x[..,w's axes] w [residual] -> y; add_rows_dw  dy [acc] -> dw; attr axes
 //   sgd               w v g; attrs lr, momentum; overwrites w and v; with attr sliced=1 only this
 //                     rank's slice of w, where v and g are slices of the group
 //   adamw             w m v g; attrs lr, beta1, beta2, eps, weight_decay, sliced; overwrites w, m

@@ -17,8 +17,7 @@ bool is_integer(const Graph& graph, TensorId t) {
 /// without a further effect.
 bool may_run_again(const Graph& graph, const Op& op) {
   const OpDef& def = graph.def(op);
-  const bool exchanges_rows =
-      def.collective == Collective::kAllToAll && def.payload == Payload::kRows;
+  const bool exchanges_rows = def.payload == Payload::kRows || def.payload == Payload::kActivations;
   return op.phase == Phase::kForward && op.layer >= 0 && def.lane != LaneKind::kHost &&
          def.loss == Loss::kNone && (def.collective == Collective::kNone || exchanges_rows) &&
          mutated_inputs(graph, op).empty() &&

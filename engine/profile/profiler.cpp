@@ -18,6 +18,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/comm/local/emulated_link.h"
 #include "engine/cost/profile_cache.h"
+#include "engine/exec/cpu/row_exchange.h"
 #include "engine/exec/cpu/slice_exchange.h"
 #include "engine/exec/finite.h"
 #include "engine/exec/results/machine_state.h"
@@ -117,8 +118,18 @@ class CollectiveCalls {
     if (reduces_) return;
     if (is_half(collective)) {
       const CollectiveMemory memory = {[this](TensorId t) { return at(t); }, {}, sizeof(float)};
-      slices_ = [=, this, &graph] {
-        return SliceExchange<float>(graph, op, memory, operands_.scratch(), all_.rank());
+      const bool rows = carries(graph, op, Payload::kActivations);
+      lay_out_ = [=, this, &graph]() -> std::function<CommTimes()> {
+        void* const scratch = operands_.scratch();
+        if (rows) {
+          return [this, made = RowExchange<float>(graph, op, memory, scratch)]() mutable {
+            return made.call(all_, op_.name);
+          };
+        }
+        return [this, made = SliceExchange<float>(graph, op, memory, scratch,
+                                                  all_.rank())]() mutable {
+          return made.call(all_, op_.name, made.elements(0, 1));
+        };
       };
       return;
     }
@@ -129,12 +140,9 @@ class CollectiveCalls {
     operands_.next();
     // All groups begin a call together, so that they make the same number of calls.
     if (&comm_ != &all_) all_.barrier(op_.name);
-    std::optional<SliceExchange<float>> slices;
-    if (slices_) slices.emplace(slices_());
+    const std::function<CommTimes()> half = lay_out_ ? lay_out_() : nullptr;
     const Nanoseconds begin = clock_ns();
-    const CommTimes times = slices     ? slices->call(all_, op_.name, slices->elements(0, 1))
-                            : reduces_ ? reduce()
-                                       : exchange();
+    const CommTimes times = half ? half() : reduces_ ? reduce() : exchange();
     return {(clock_ns() - begin) - (times.begin - times.post)};
   }
 
@@ -177,8 +185,9 @@ class CollectiveCalls {
   Communicator &all_, &comm_;
   ProfileOperands operands_;
   bool reduces_ = false;
-  /// Of a half of an all-reduce: lays it out for the operands of the current call; else null.
-  std::function<SliceExchange<float>()> slices_;
+  /// Of a reduce-scatter or all-gather: lays it out for the operands of the current call, and
+  /// returns the call; else null.
+  std::function<std::function<CommTimes()>()> lay_out_;
   std::vector<int64_t> elements_;  // indexed by input
   EvenExchange exchange_;
 };

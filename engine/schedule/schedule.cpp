@@ -32,6 +32,11 @@ void Schedule::set_chunk(const Graph& graph, OpId op, Bytes bytes, std::string s
     throw user_error("op '{}' is a {}; only transfers can be cut into chunks", graph.op(op).name,
                      graph.def(op).name);
   }
+  if (carries(graph, op, Payload::kActivations)) {
+    throw user_error("op '{}' ({}) cannot be cut into chunks; all-to-alls, sums of gradients and "
+                     "their halves can",
+                     graph.op(op).name, graph.def(op).name);
+  }
   if (bytes <= 0 || bytes > message) {
     throw user_error(
         "op '{}': chunks of {} bytes are not allowed; give 1 to {}, the bytes of its message",

@@ -31,15 +31,21 @@ void copy_or_clear(float* to, const float* from, int64_t n) {
 
 void embedding(float* x, const int32_t* ids, const float* wte, const float* wpe, int64_t tokens,
                int64_t seq, int64_t hidden, Stream) {
-  for (int64_t t = 0; t < tokens; ++t)
-    add_row(x + t * hidden, wpe ? wpe + t % seq * hidden : nullptr, 1.0f, wte + ids[t] * hidden,
-            hidden);
+  for (int64_t t = 0; t < tokens; ++t) {
+    const float* place = wpe ? wpe + t % seq * hidden : nullptr;
+    if (ids[t] < 0) {
+      copy_or_clear(x + t * hidden, place, hidden);
+    } else {
+      add_row(x + t * hidden, place, 1.0f, wte + ids[t] * hidden, hidden);
+    }
+  }
 }
 
 void embedding_dwte(float* dwte, const int32_t* ids, const float* dx, const float* acc,
                     int64_t tokens, int64_t vocab, int64_t hidden, Stream) {
   copy_or_clear(dwte, acc, vocab * hidden);
   for (int64_t t = 0; t < tokens; ++t) {
+    if (ids[t] < 0) continue;
     float* row = dwte + ids[t] * hidden;
     add_row(row, row, 1.0f, dx + t * hidden, hidden);
   }

@@ -255,14 +255,17 @@ void embedding(double* x, const int32_t* ids, const double* wte, const double* w
                int64_t seq, int64_t hidden, Stream) {
   for (int64_t t = 0; t < tokens; ++t)
     for (int64_t c = 0; c < hidden; ++c)
-      x[t * hidden + c] = wte[ids[t] * hidden + c] + at_or_zero(wpe, t % seq * hidden + c);
+      x[t * hidden + c] = (ids[t] < 0 ? 0 : wte[ids[t] * hidden + c]) +
+                          at_or_zero(wpe, t % seq * hidden + c);
 }
 
 void embedding_dwte(double* dwte, const int32_t* ids, const double* dx, const double* acc,
                     int64_t tokens, int64_t vocab, int64_t hidden, Stream) {
   for (int64_t i = 0; i < vocab * hidden; ++i) dwte[i] = at_or_zero(acc, i);
-  for (int64_t t = 0; t < tokens; ++t)
+  for (int64_t t = 0; t < tokens; ++t) {
+    if (ids[t] < 0) continue;
     for (int64_t c = 0; c < hidden; ++c) dwte[ids[t] * hidden + c] += dx[t * hidden + c];
+  }
 }
 
 void embedding_dwpe(double* dwpe, const double* dx, const double* acc, int64_t tokens, int64_t seq,

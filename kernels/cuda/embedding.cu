@@ -12,10 +12,10 @@ template <class T, int N>
 __global__ void embedding_kernel(T* x, const int32_t* ids, const float* wte, const float* wpe,
                                  int64_t seq, int64_t hidden) {
   const int64_t t = blockIdx.x;
-  const float* token = wte + ids[t] * hidden;
+  const float* token = ids[t] < 0 ? nullptr : wte + ids[t] * hidden;
   const float* place = wpe ? wpe + t % seq * hidden : nullptr;
   for (int64_t c = threadIdx.x * N; c < hidden; c += kThreads * N) {
-    const auto a = load<N>(token + c), b = load_or_zero<N>(place, c);
+    const auto a = load_or_zero<N>(token, c), b = load_or_zero<N>(place, c);
     store(x + t * hidden + c, numbers<N>([&](int j) { return a.at[j] + b.at[j]; }));
   }
 }

@@ -123,7 +123,7 @@ TEST_CASE("text that is not a graph is refused with its line and what was expect
       {"%2 = gelu(%0) {a} act forward mlp", "expected '='"},
       {"%2 param f32 [2,] y", "expected a length"},
       {"%2 param f32 [2] y y", "expected the end of the line"},
-      {"%2 wide = gelu(%0) act forward mlp", "expected 'expert', a tensor kind"},
+      {"%2 wide = gelu(%0) act forward mlp", "expected 'expert', 'split', 'blocks', 'same', a tensor kind"},
       {"%2 = linear(%0, %1, %0) l forward mlp",
        "input 2 'x' is f32 [2,3], expected floating point [4]"},
       {"%x = gelu(%0) act forward mlp", "expected the number of a tensor"},

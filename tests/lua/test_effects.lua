@@ -111,7 +111,7 @@ test("keys for what is not built say so, and a short name is not guessed", funct
   local function model(key)
     return ('local moe = require "moe"\nmoe.model.gpt2_moe { vocab = 256, %s = 2 }'):format(key)
   end
-  for key, says in pairs { tp = "tensor parallelism is not implemented",
+  for key, says in pairs { tp = "products, and the rows between them, are split over ranks",
     pp = "blocks are spread over pipeline ranks by `grid = moe.grid { pp = N }`",
     cp = "context parallelism is not implemented", dp = "the batch is spread over all ranks",
     micro_batch = "gradients are added up over the micro-batches of `grid = moe.grid {",

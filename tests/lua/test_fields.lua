@@ -54,7 +54,8 @@ end)
 test("all keys that a table may not have are named at once, with what they are here", function()
   local w = expect.fails(model "batchh = 2, experts = 2, capcity = 'none', zzz = 1, tp = 2", 2,
     "unknown keys 'batchh' (did you mean 'batch'?), 'capcity' (did you mean 'capacity'?), "
-    .. "'tp' (tensor parallelism is not implemented), 'zzz'; have: attention, balance_loss, ")
+    .. "'tp' (products, and the rows between them, are split over ranks by `grid = moe.grid { tp = "
+    .. "N }`), 'zzz'; have: attention, balance_loss, ")
   expect.equal(select(2, w.message:gsub("have: ", "")), 1)
   expect.fails(model "batch = 2, experts = 2, gradient_checkpointing = true", 2,
     "made again by `recompute = 'blocks'` of moe.system")

@@ -46,7 +46,9 @@ CollectiveOp<T>::CollectiveOp(const Plan& plan, OpId id, const RankBuffers& buff
                         .send_bytes = with_peer(handoff_->sent != nullptr ? bytes : 0),
                         .receive_offset = {0, 0},
                         .receive_bytes = with_peer(handoff_->received != nullptr ? bytes : 0)};
-  } else if (collective == Collective::kReduceScatter || collective == Collective::kAllGather) {
+  } else if (carries(graph, id, Payload::kActivations)) {
+    rows_ = std::make_unique<RowExchange<T>>(graph, id, memory, scratch);
+  } else if (is_half(collective)) {
     slices_ = std::make_unique<SliceExchange<T>>(graph, id, memory, scratch, rank);
   } else if (collective == Collective::kExperts) {
     mover_ = std::make_unique<ExpertMover<T>>(graph, id, memory, scratch, rank);
@@ -72,6 +74,7 @@ CollectiveDone CollectiveOp<T>::call(Communicator& all, int64_t chunk, int64_t n
     const ExpertsMoved moved = mover_->call(all);
     return {moved.times, moved.bytes};
   }
+  if (rows_) return {rows_->call(all, name_), rows_->bytes()};
   std::string what = name_;
   if (num_chunks > 1) what += fmt::format(" (chunk {} of {})", chunk + 1, num_chunks);
   if (slices_) {

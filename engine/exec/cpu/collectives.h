@@ -1,5 +1,5 @@
 // Runs the collective ops of one CPU rank through a Communicator. Which bytes they send is in
-// exec/collective_layout.h, exec/expert_mover.h and slice_exchange.h.
+// exec/collective_layout.h, exec/expert_mover.h, slice_exchange.h and row_exchange.h.
 #pragma once
 
 #include <memory>
@@ -8,6 +8,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/exec/buffers.h"
 #include "engine/exec/collective_layout.h"
+#include "engine/exec/cpu/row_exchange.h"
 #include "engine/exec/cpu/slice_exchange.h"
 #include "engine/exec/expert_mover.h"
 
@@ -50,6 +51,7 @@ class CollectiveOp {
   std::unique_ptr<CollectiveLayout<T>> layout_;
   std::unique_ptr<ExpertMover<T>> mover_;
   std::unique_ptr<SliceExchange<T>> slices_;
+  std::unique_ptr<RowExchange<T>> rows_;
 };
 
 }  // namespace moe

@@ -50,7 +50,7 @@ Rank<T>::Rank(const Plan& plan, const RunOptions& options, const PersistentTenso
       table_(table_of(T())),
       buffers_(plan, kElementBytes<T>),
       progress_(plan.graph.num_ops()),
-      inputs_(plan.graph, plan.spec.model->tokens_per_rank()) {
+      inputs_(plan.graph, *plan.spec.model) {
   report_.gradients.resize(persistents.parameters.size());
   if (options.test.poison) poison_ = std::make_unique<Poison>(plan, buffers_, kElementBytes<T>);
   lanes_.resize(plan.orders.lanes.size());

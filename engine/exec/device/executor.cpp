@@ -86,10 +86,10 @@ void check_supported(const Plan& plan, const RunOptions& options) {
   for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     const Collective collective = plan.graph.def(op).collective;
-    if (collective != Collective::kReduceScatter && collective != Collective::kAllGather) continue;
+    if (!is_half(collective)) continue;
     throw user_error(
-        "op '{}': the executor cuda has no {}; the optimizer's states can be sharded (zero = 1) in "
-        "simulations and on cpu",
+        "op '{}': the executor cuda has no {}; the optimizer's states can be sharded (zero = 1), and "
+        "products split (tp), in simulations and on cpu",
         plan.graph.op(op).name, plan.graph.def(op).name);
   }
   if (options.processes != nullptr) check_turns(plan);

@@ -6,12 +6,20 @@ namespace moe::blocks {
 TensorId embedding(ModelBuilder& b, const In&, const Embedding& o) {
   using Init = ParamInfo::Init;
   b.begin_segment(Segment::kEmbed);
-  std::vector<TensorId> inputs = {b.ids(),
-                                  b.parameter("wte", {b.spec().vocab, o.hidden}, Init::kUniform)};
+  const TensorId wte = b.parameter("wte", {b.spec().vocab, o.hidden}, Init::kUniform, b.split(0));
+  TensorId wpe;
   if (o.positions) {
-    inputs.push_back(b.parameter("wpe", {b.spec().seq, o.hidden}, Init::kUniform));
+    wpe = b.parameter("wpe", {b.spec().seq, o.hidden}, Init::kUniform, b.split(0));
   }
-  const TensorId x = b.op("embedding", "embed", std::move(inputs), store_attr(b.spec().dtype));
+  const Attrs store = store_attr(b.spec().dtype);
+  TensorId x;
+  if (b.spec().tp == 1) {
+    x = b.op("embedding", "embed", {b.ids(), wte, wpe}, store);
+  } else {  // a token has a row in one rank's part of the vocabulary
+    const TensorId ids = b.own_vocabulary("embed.ids", b.ids(), wte);
+    x = b.sum_to_own_rows("embed.sum", b.op("embedding", "embed", {ids, wte}, store));
+    if (wpe.valid()) x = b.op("add_rows", "embed.positions", {x, wpe});
+  }
   return scaled_sum(b, "embed.scale", x, o.scale, {});
 }
 

@@ -37,7 +37,8 @@ Attrs gate_attrs(const GateSpec& gate, double factor) {
 /// added to the residual is a factor of the gate's weights.
 OpId route(ModelBuilder& b, TensorId x, TensorId gate_w, TensorId gate_b, const Experts& o) {
   b.begin_segment(Segment::kGate);
-  std::vector<TensorId> inputs = {b.op("gate_logits", "moe.logits", {x, gate_w, gate_b}), b.ids()};
+  std::vector<TensorId> inputs = {b.op("gate_logits", "moe.logits", {x, gate_w, gate_b}),
+                                  b.own_ids()};
   TensorId bias;
   if (o.choice_bias || b.spec().bias_balance.rate > 0) {
     bias = b.state("gate.bias", {b.spec().experts});

@@ -20,19 +20,21 @@ TensorId feed_forward(ModelBuilder& b, const In& in, const FeedForward& o) {
   const int64_t d = b.width(in.x);
   const std::string ops = o.name.empty() ? "mlp" : o.name;
   const std::string own = o.name.empty() ? "" : o.name + ".";
-  const auto bias = [&](const char* name, int64_t n) {
-    return o.form.bias ? b.parameter(own + name, {n}, Init::kZero) : TensorId();
+  const auto bias = [&](const char* name, int64_t n, Held held) {
+    return o.form.bias ? b.parameter(own + name, {n}, Init::kZero, held) : TensorId();
   };
-  const TensorId w1 = b.parameter(own + "fc1.w", {o.form.fc1_rows(), d}, Init::kUniform);
-  const TensorId b1 = bias("fc1.b", o.form.fc1_rows());
-  const TensorId w2 = b.parameter(own + "fc2.w", {d, o.form.ffn}, Init::kUniform);
-  const TensorId b2 = bias("fc2.b", d);
+  const Held columns = b.split(0, o.form.form == Activation::kSiluMul ? 2 : 1);
+  const TensorId w1 = b.parameter(own + "fc1.w", {o.form.fc1_rows(), d}, Init::kUniform, columns);
+  const TensorId b1 = bias("fc1.b", o.form.fc1_rows(), columns);
+  const TensorId w2 = b.parameter(own + "fc2.w", {d, o.form.ffn}, Init::kUniform, b.split(1));
+  const TensorId b2 = bias("fc2.b", d, {});
   b.begin_segment(Segment::kMlp);
-  const TensorId v = activated(b, o.form, ops, "linear", in.x, w1, b1, {});
+  const TensorId x = b.all_rows(ops + ".rows", in.x);
+  const TensorId v = activated(b, o.form, ops, "linear", x, w1, b1, {});
   if (!o.gated && o.residual_scale == 1) {
-    return b.op("linear", ops + ".fc2", {v, w2, b2, in.residual});
+    return b.summed_product(ops + ".fc2", v, w2, b2, in.residual);
   }
-  TensorId y = b.op("linear", ops + ".fc2", {v, w2, b2});
+  TensorId y = b.summed_product(ops + ".fc2", v, w2, b2, {});
   if (o.gated) {
     const TensorId wg = b.parameter(own + "gate.w", {1, d}, Init::kUniform);
     const TensorId gate =

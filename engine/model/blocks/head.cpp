@@ -7,11 +7,21 @@ TensorId head(ModelBuilder& b, const In& in, const Head& o) {
   b.begin_segment(Segment::kHead);
   const TensorId w = o.tied
                          ? b.declared("wte")
-                         : b.parameter("head.w", {vocab, b.width(in.x)}, ParamInfo::Init::kUniform);
-  const TensorId logits =
-      scaled_sum(b, "head.scale", b.op("linear", "head", {in.x, w}), o.scale, {});
-  b.op("cross_entropy", "loss", {logits, b.targets()},
-       {{"scale", 1.0 / b.spec().tokens_per_step(b.graph().num_ranks)}});
+                         : b.parameter("head.w", {vocab, b.width(in.x)}, ParamInfo::Init::kUniform,
+                                       b.split(0));
+  const TensorId x = b.all_rows("head.rows", in.x);
+  const TensorId logits = scaled_sum(b, "head.scale", b.op("linear", "head", {x, w}), o.scale, {});
+  Attrs attrs = {{"scale", 1.0 / b.spec().tokens_per_step(b.graph().num_ranks)}};
+  if (b.spec().tp == 1) {
+    b.op("cross_entropy", "loss", {logits, b.targets()}, attrs);
+    return logits;
+  }
+  const TensorId targets = b.own_vocabulary("loss.targets", b.targets(), w);
+  const TensorId own = b.op("vocabulary_sums", "loss.own", {logits, targets});
+  const TensorId all =
+      b.op("gather_rows", "loss.sums", {own}, b.over_tp({{"axis", int64_t{2}}}));
+  attrs["copies"] = b.spec().tp;
+  b.op("cross_entropy_split", "loss", {logits, targets, all}, attrs);
   return logits;
 }
 

@@ -41,7 +41,7 @@ class Partition {
         context_(context),
         program_(forward_ops(graph)),
         batch_(context.model.batch_per_device),
-        times_(graph, program_, batch_, context.model.seq, context.cost) {}
+        times_(graph, program_, batch_, context.model.seq / context.model.tp, context.cost) {}
 
   Graph run() {
     find_layers();
@@ -253,7 +253,7 @@ class Partition {
   }
 
   Graph rewritten() const {
-    RangeCutter cutter(graph_, program_, batch_, context_.model.seq);
+    RangeCutter cutter(graph_, program_, batch_, context_.model.seq / context_.model.tp);
     std::vector<std::vector<OpId>> made;
     for (const CutRange& range : ranges_) made.push_back(cutter.cut(range));
     return by_source(cutter.result(ranges_, made));

@@ -206,10 +206,9 @@ M.refuse = refuse
 -- implemented, what it is called here or, for data parallelism, that it needs no key.
 local NOT_BUILT = {}
 for feature, keys in pairs {
-  ["tensor parallelism"] = { "tp", "tp_size", "tensor_parallel", "tensor_parallel_size",
-    "tensor_model_parallel_size", "etp", "expert_tensor_parallel_size" },
+  ["tensor parallelism of experts"] = { "etp", "expert_tensor_parallel_size" },
   ["context parallelism"] = { "cp", "cp_size", "context_parallel", "context_parallel_size" },
-  ["sequence parallelism"] = { "sp", "sequence_parallel", "ulysses" },
+  ["sequence parallelism by heads"] = { "ulysses" },
   ["sharding of parameters (ZeRO stage 3)"] = { "fsdp" },
   ["decoding with a cache of keys and values"] = { "kv_cache", "decode", "max_new_tokens" },
 } do
@@ -230,6 +229,11 @@ end
 for _, key in ipairs { "pp", "pp_size", "pipeline", "pipeline_parallel", "pipeline_parallel_size",
   "pipeline_model_parallel_size" } do
   NOT_BUILT[key] = "blocks are spread over pipeline ranks by `grid = moe.grid { pp = N }`"
+end
+for _, key in ipairs { "tp", "tp_size", "tensor_parallel", "tensor_parallel_size",
+  "tensor_model_parallel_size", "sp", "sequence_parallel" } do
+  NOT_BUILT[key] = "products, and the rows between them, are split over ranks by `grid = moe.grid "
+    .. "{ tp = N }`"
 end
 NOT_BUILT.vpp = "a pipeline rank has several stages by a schedule in moe.system, such as "
   .. "`moe.pipeline.interleaved { chunks = 2 }`"

@@ -243,12 +243,11 @@ local function grid_of(a, cluster)
     a:number("pipeline-model-parallel-size", 1)
   local ep = a:number("expert-model-parallel-size", 1)
   local etp = a:number("expert-tensor-parallel-size", tp)
-  local most = grid_lib.FIELDS.tp.hi
-  for i, value in ipairs { tp, etp } do
-    if value > (most or value) then
-      a:fail(i == 1 and "tensor-model-parallel-size" or "expert-tensor-parallel-size", "%d: "
-        .. "products that are split over ranks are not built; only 1 is", value)
-    end
+  if etp > (grid_lib.FIELDS.etp.hi or etp) then
+    a:fail("expert-tensor-parallel-size", "%d (default: tensor-model-parallel-size): products of "
+      .. "experts that are split over ranks are not built; only 1 is", etp)
+  elseif tp > 1 and not a:flag "sequence-parallel" then
+    a:fail("tensor-model-parallel-size", "%d without sequence-parallel is not built", tp)
   end
   local ranks = cluster.devices / (tp * pp)
   local micro = a:number "micro-batch-size"

@@ -12,12 +12,13 @@ local function one(doc)
   return { type = "integer", lo = 1, hi = 1, doc = doc .. "; only 1 so far" }
 end
 
-M.FIELDS = schema.changed(schema.picked(schema.declared "model", { "ep", "micro_batches" }), {
+M.FIELDS = schema.changed(schema.picked(schema.declared "model", { "ep", "tp", "micro_batches" }), {
   pp = { type = "integer", lo = 1, hi = 1e5, doc = "pipeline ranks, each of which runs some of the "
     .. "model's blocks; the others share its micro-batches; default: 1" },
   layout = { type = "string", doc = "the blocks of the stages, as moe.pipeline_layout takes them; "
     .. "default: equally many" },
-  tp = one "ranks over which products of attention and dense layers are split",
+  tp = { doc = "ranks over which products of attention and dense layers, and between them the "
+    .. "tokens of a sequence, are split; they share the sequences; default: 1" },
   cp = one "ranks over which sequences are split",
   etp = one "ranks over which products of experts are split",
   dp = { type = "integer", lo = 1, hi = 1e6,
@@ -31,7 +32,7 @@ M.FIELDS = schema.changed(schema.picked(schema.declared "model", { "ep", "micro_
   global_batch = { type = "integer", lo = 1, hi = 1e9, doc = "sequences of a step on all ranks, in "
     .. "place of micro_batches; the model gives batch_per_device, those of a micro-batch" },
 })
-for _, name in ipairs { "ep", "micro_batches" } do
+for _, name in ipairs { "ep", "tp", "micro_batches" } do
   M.FIELDS[name] = schema.optional(M.FIELDS[name])
 end
 
@@ -77,6 +78,9 @@ local function check_axis(grid, name, length, devices)
   end
 end
 
+--- Returns what "ranks" stands for in messages about sequences.
+function M.groups(tp) return tp > 1 and (" (groups of tp = %d)"):format(tp) or "" end
+
 --- Returns the number of pipeline ranks of a model on `devices` ranks, and of ranks of each.
 function M.pipeline_ranks(model, devices)
   local grid = model.grid or {}
@@ -92,9 +96,15 @@ function M.pipeline_ranks(model, devices)
 end
 
 --- Returns the sizes of a model on the `devices` ranks of a pipeline rank: ep, the micro-batches,
---- and the sequences of a micro-batch on a rank, or nil for those where the model's fields say it.
+--- tp, and the number of ranks, or groups over tp, with sequences of their own.
 function M.sizes(model, devices)
   local grid = model.grid or {}
+  local tp = grid.tp or 1
+  if devices % tp ~= 0 then
+    errors.user(("grid.tp: %d does not divide the number of ranks, %d; give a divisor"):format(tp,
+      devices), grid.at, "grid.tp")
+  end
+  local shares = devices / tp
   local ep = grid.ep or model.ep or devices
   if grid.ep and model.ep and grid.ep ~= model.ep then
     errors.user(("grid.ep: is %d, but %s.ep is %d; omit one of them"):format(grid.ep, model.path,
@@ -105,7 +115,7 @@ function M.sizes(model, devices)
     errors.user(("%s.ep: %d does not divide the number of ranks, %d; give a divisor"):format(
       of_grid and "grid" or model.path, ep, devices), of_grid and grid.at or model.at)
   end
-  check_axis(grid, "dp", devices, devices)
+  check_axis(grid, "dp", shares, devices)
   check_axis(grid, "edp", devices / ep, devices)
   local micro = grid.micro_batches or 1
   if grid.global_batch then
@@ -115,19 +125,19 @@ function M.sizes(model, devices)
         .. "model's batch_per_device, or micro_batches"):format(model.path), grid.at,
         "grid.global_batch")
     end
-    micro = grid.global_batch / (each * devices)
+    micro = grid.global_batch / (each * shares)
     if micro ~= math.floor(micro) or micro < 1 then
       errors.user(("grid.global_batch: %d sequences are no whole number of micro-batches of %d "
-        .. "sequences on each of %d ranks; give a multiple of %d"):format(grid.global_batch, each,
-        devices, each * devices), grid.at, "grid.global_batch")
+        .. "sequences on each of %d ranks%s; give a multiple of %d"):format(grid.global_batch,
+        each, shares, M.groups(tp), each * shares), grid.at, "grid.global_batch")
     end
   end
-  if model.batch and model.batch % (devices * micro) ~= 0 and micro > 1 then
+  if model.batch and model.batch % (shares * micro) ~= 0 and micro > 1 then
     errors.user(("grid.micro_batches: %s.batch = %d sequences cannot be spread evenly over %d "
-      .. "ranks in %d micro-batches; give a multiple of %d"):format(model.path, model.batch,
-      devices, micro, devices * micro), grid.at, "grid.micro_batches")
+      .. "ranks%s in %d micro-batches; give a multiple of %d"):format(model.path, model.batch,
+      shares, M.groups(tp), micro, shares * micro), grid.at, "grid.micro_batches")
   end
-  return ep, micro
+  return ep, micro, tp, shares
 end
 
 return M

@@ -1,8 +1,10 @@
--- moebench run tests/pipeline_matrix.lua --trust [--set every=1] [--set seed=7]: pipeline ranks,
+-- moebench run tests/mesh_matrix.lua --trust [--set every=1] [--set seed=7]: pipeline ranks,
 -- executed in float64, against one pipeline rank with the same micro-batches and data ranks. The
 -- four schedules of the engine over pipeline ranks, data ranks and micro-batches, those with pairs
--- of turns with hide_a2a, then draws over all schedules, models, systems and layouts. Every 20th
--- case is run, from one on that the seed chooses; `every=1`: all. The status is 1 when one fails.
+-- of turns with hide_a2a, then draws over all schedules, models, systems and layouts. Then draws of
+-- meshes with tp, against one rank that has the rows of data rank d of D in micro-batch m as its
+-- micro-batch m D + d. Every 20th case is run, from one on that the seed chooses; `every=1`: all,
+-- `from=N`: those from case N on. The status is 1 when one fails.
 --
 -- Losses are equal to the last bit where a schedule sums them in the order of micro-batches, and so
 -- are all parameters where no parameter is held twice (a head tied to the embedding, dualpipe) and
@@ -10,14 +12,14 @@
 local core = require "moe.core"
 local moe = require "moe"
 
-local DRAWS = 60
+local DRAWS = 60  -- of pipelines, and of meshes
 
 local LAYERS = 8
 local SIZES = { vocab = 96, layers = LAYERS, hidden = 16, heads = 2, seq = 8, batch_per_device = 2 }
 
-local function with(fields)
+local function with(fields, sizes)
   local t = {}
-  for key, value in pairs(SIZES) do t[key] = value end
+  for key, value in pairs(sizes or SIZES) do t[key] = value end
   for key, value in pairs(fields) do t[key] = value end
   return t
 end
@@ -37,6 +39,39 @@ local MODELS = {
       ep = ep, capacity = "none", router = { groups = 2, top_groups = 1 },
       bias_balance = { rate = 0.001 } })
   end },
+}
+-- Of meshes, with heads for four ranks; by the number of ranks that hold all experts.
+local WIDE = { vocab = 96, layers = 4, hidden = 16, heads = 4, seq = 8, batch_per_device = 2,
+  experts = 8, capacity = "none" }
+local function wide(fields) return with(fields, WIDE) end
+local GATED = { kv_heads = 2, k = 2, ffn = 24, expert_ffn = 8 }
+local function gated(fields) return with(fields, with(GATED, WIDE)) end
+local MESH_MODELS = {
+  gpt2 = function(ep)
+    return moe.model.gpt2_moe(wide { ep = ep, gate = "top_k", k = 2, z_loss = 0.001,
+      balance_loss = { coefficient = 0.01 } })
+  end,
+  mixtral = function(ep) return moe.model.mixtral_8x7b(gated { ep = ep, kv_heads = 1 }) end,
+  qwen3 = function(ep)
+    return moe.model.qwen3_30b_a3b(gated { ep = ep, head_dim = 6,
+      balance_loss = { coefficient = 0.01 } })
+  end,
+  gpt_oss = function(ep) return moe.model.gpt_oss_20b(gated { ep = ep, head_dim = 4 }) end,
+  deepseek = function(ep)
+    return moe.model.deepseek_v3(wide { dense_layers = 1, q_rank = 8, kv_rank = 8, nope = 8,
+      rotary = 4, value_dim = 8, k = 2, expert_ffn = 8, shared_ffn = 8, ffn = 24, ep = ep,
+      router = { groups = 2, top_groups = 1 }, bias_balance = { rate = 0.001 } })
+  end,
+}
+-- Techniques of meshes, of which two are drawn.
+local PARTS = {
+  zero = { moe.pass.zero {} }, recompute = { moe.pass.recompute {} },
+  rows = { moe.pass.irregular_a2a {}, moe.pass.used_rows {} },
+  partition = { moe.pass.irregular_a2a {}, moe.pass.used_rows {},
+    moe.pass.partition { parts = 2 } },
+  prophet = { moe.pass.prophet { use = "now", shadows = 1, hidden = 0 } },
+  balancer = { moe.pass.top_k { k = 1 } },
+  none = {},
 }
 local SYSTEMS = {
   plain = {}, lancet_dw = { moe.pass.dw_schedule {} }, zero = { moe.pass.zero {} },
@@ -64,6 +99,25 @@ local function run(c, pp)
     system = moe.system "plain" (stages), optimizer = { name = "adamw" } }
 end
 
+-- Runs a mesh, or (`one`) one rank with the same rows.
+local function run_mesh(c, one)
+  local stages, seen = {}, {}
+  for _, part in ipairs(one and {} or c.parts) do
+    for _, stage in ipairs(PARTS[part]) do
+      if not seen[stage.name] then stages[#stages + 1] = stage end
+      seen[stage.name] = true
+    end
+  end
+  local many = not one
+  if many and c.pp > 1 then stages[#stages + 1] = moe.pipeline[c.schedule] {} end
+  return moe.train { model = MESH_MODELS[c.model](one and 1 or c.ep),
+    ranks = one and 1 or c.tp * c.data * c.pp, steps = 3, precision = "f64", init = "reference",
+    tokens = "reference", poison = true,
+    grid = moe.grid { pp = many and c.pp or 1, tp = many and c.tp or 1,
+      micro_batches = one and c.micro * c.data or c.micro },
+    system = moe.system "plain" (stages), optimizer = { name = "adamw" } }
+end
+
 local function apart(a, b)
   local worst = 0
   for _, key in ipairs { "grad_l2", "param_l2" } do
@@ -76,6 +130,10 @@ local function apart(a, b)
 end
 
 local function text(c)
+  if c.tp then
+    return ("%s %s tp=%d pp=%d data=%d ep=%d micro=%d %s"):format(c.model, c.schedule, c.tp, c.pp,
+      c.data, c.ep, c.micro, table.concat(c.parts, "+"))
+  end
   return ("%s %s pp=%d data=%d ep=%d micro=%d %s%s"):format(c.model, c.schedule, c.pp, c.data, c.ep,
     c.micro, c.system, c.layout and " " .. c.layout or "")
 end
@@ -119,12 +177,39 @@ local function cases(seed)
     end
     list[#list + 1] = c
   end
+  local meshes, parts = { "gpt2", "mixtral", "qwen3", "gpt_oss", "deepseek" },
+    { "zero", "recompute", "rows", "partition", "prophet", "balancer", "none" }
+  for _ = 1, DRAWS do
+    local tp, data, pp = draw { 1, 2, 4 }, draw { 1, 2, 4 }, draw { 1, 2, 4 }
+    while tp * data * pp > 16 do data = data / 2 end
+    local ep = draw { 1, 2, 4 }
+    while tp * data % ep ~= 0 do ep = ep / 2 end
+    local c = { model = draw(meshes), tp = tp, data = data, pp = pp, ep = ep,
+      schedule = pp == 1 and "-" or pp == 4 and "1f1b" or draw { "1f1b", "interleaved" },
+      micro = draw { 2, 4 }, parts = { draw(parts), draw(parts) } }
+    local placed = { prophet = true, balancer = true }
+    if placed[c.parts[1]] or placed[c.parts[2]] then
+      c.ep = math.min(8, tp * data)
+      if placed[c.parts[1]] and placed[c.parts[2]] then c.parts[2] = "none" end
+    end
+    list[#list + 1] = c
+  end
   return list
 end
 
 local ones = {}  -- results of one pipeline rank
 
+local function check_mesh(c)
+  local ok, many = pcall(run_mesh, c)
+  if not ok then return "FAILED: " .. tostring(many.message or many) end
+  local key = c.model .. c.micro * c.data
+  ones[key] = ones[key] or run_mesh(c, true)
+  local d = apart(ones[key], many)
+  return d > 1e-9 and ("FAILED: %g apart"):format(d) or ("%.1e"):format(d)
+end
+
 local function check(c)
+  if c.tp then return check_mesh(c) end
   local ok, many = pcall(run, c, c.pp)
   if not ok then
     local message = tostring(many.message or many)
@@ -150,7 +235,7 @@ end
 local every, seed = tonumber(core.args.set.every or 20), tonumber(core.args.set.seed or 1)
 local counts = { ran = 0, refused = 0, failed = 0 }
 local list = cases(seed)
-for i = 1 + seed % every, #list, every do
+for i = tonumber(core.args.set.from or 1) + seed % every, #list, every do
   local outcome = check(list[i])
   print(("%3d %s: %s"):format(i, text(list[i]), outcome))
   local kind = outcome == "refused" and outcome or outcome:find "FAILED" and "failed" or "ran"

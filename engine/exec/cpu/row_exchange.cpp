@@ -1,0 +1,57 @@
+#include "engine/exec/cpu/row_exchange.h"
+
+#include <algorithm>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+
+namespace moe {
+
+template <class T>
+RowExchange<T>::RowExchange(const Graph& graph, OpId id, const CollectiveMemory& memory,
+                            void* scratch)
+    : group_(group_of(graph, graph.op(id))),
+      scatters_(graph.def(id).collective == Collective::kReduceScatter) {
+  const Op& op = graph.op(id);
+  const TensorId part = scatters_ ? op.outputs[0] : op.inputs[0];
+  const TensorId whole = scatters_ ? op.inputs[0] : op.outputs[0];
+  const Tensor& tensor = graph.tensor(part);
+  MOE_CHECK(dtype_bytes(tensor.dtype, memory.element_bytes) == Bytes{sizeof(T)},
+            "op {} moves tensor {} of type {}, but can move only floats of {} bytes", op.name,
+            tensor.name, name_of(tensor.dtype), sizeof(T));
+  part_ = static_cast<T*>(memory.data(part));
+  whole_ = static_cast<T*>(memory.data(whole));
+  block_ = num_elements(tensor.shape);
+  for (int64_t i = 0; i < attr_int(op, "axis"); ++i) outer_ *= tensor.shape[static_cast<size_t>(i)];
+  message_ = outer_ == 1 ? whole_ : static_cast<T*>(scratch);
+}
+
+template <class T>
+template <class F>
+void RowExchange<T>::each_run(F f) const {
+  if (message_ == whole_) return;
+  const int64_t run = block_ / outer_;
+  for (int64_t member = 0; member < group_.size; ++member) {
+    for (int64_t o = 0; o < outer_; ++o) {
+      f(whole_ + (o * group_.size + member) * run, message_ + member * block_ + o * run, run);
+    }
+  }
+}
+
+template <class T>
+CommTimes RowExchange<T>::call(Communicator& all, const std::string& what) {
+  Communicator& comm = all.group(group_);
+  if (scatters_) {
+    each_run([](const T* whole, T* message, int64_t n) { std::copy_n(whole, n, message); });
+    return comm.reduce_scatter(what, message_, part_, block_);
+  }
+  const CommTimes times =
+      comm.all_gather(what, part_, message_, block_ * static_cast<Bytes>(sizeof(T)));
+  each_run([](T* whole, const T* message, int64_t n) { std::copy_n(message, n, whole); });
+  return times;
+}
+
+template class RowExchange<float>;
+template class RowExchange<double>;
+
+}  // namespace moe

@@ -1,0 +1,37 @@
+// A collective of activations of one rank (ops/group_rows.cpp): gather_rows or scatter_rows, of a
+// block of numbers per member. Along the axis that members join or divide, the rows of a member are
+// neighbours; where axes before it are longer than 1, blocks are packed into a message.
+#pragma once
+
+#include <string>
+
+#include "engine/comm/communicator.h"
+#include "engine/exec/collective_layout.h"
+
+namespace moe {
+
+/// The op is laid out once and called every step. T is the float type of the run.
+template <class T>
+class RowExchange {
+ public:
+  /// `scratch` has room for the message; it is used only within a call. Requires: a legal plan.
+  RowExchange(const Graph& graph, OpId op, const CollectiveMemory& memory, void* scratch);
+  /// `what` names the op in errors.
+  CommTimes call(Communicator& all, const std::string& what);
+  /// Bytes that this rank sends: in a ring of N, N-1 blocks.
+  Bytes bytes() const { return (group_.size - 1) * block_ * static_cast<Bytes>(sizeof(T)); }
+
+ private:
+  /// Calls f(whole, message, n) for each run of neighbours: their first elements in the whole tensor
+  /// and in the message, and their number.
+  template <class F>
+  void each_run(F f) const;
+
+  Group group_;
+  bool scatters_;
+  T *part_, *whole_, *message_;
+  int64_t block_;      // elements of a member
+  int64_t outer_ = 1;  // runs of a member
+};
+
+}  // namespace moe
