@@ -80,12 +80,28 @@ Shape check_shape(lua_State* L, int index, const char* what) {
   return shape;
 }
 
-// b:parameter{ name=, shape={...}, init=, experts= } -> its tensor.
+// b:all_rows(x, name), b:sum_to_own_rows(x, name) -> a tensor.
+template <TensorId (ModelBuilder::*kRows)(std::string_view, TensorId)>
+int builder_rows(lua_State* L) {
+  GraphSession& session = check_session(L);
+  const TensorId x = check_tensor(L, 2, session);
+  session.push_tensor(L, (session.builder()->*kRows)(luaL_checkstring(L, 3), x));
+  return 1;
+}
+
+// b:own(n, what) -> how many of n of `what` a rank has.
+int builder_own(lua_State* L) {
+  const int64_t n = check_index(L, 2, int64_t{1} << 40, "b:own") + 1;
+  lua_pushinteger(L, static_cast<lua_Integer>(check_builder(L).own(luaL_checkstring(L, 3), n)));
+  return 1;
+}
+
+// b:parameter{ name=, shape={...}, init=, experts=, split=, blocks= } -> its tensor.
 int builder_parameter(lua_State* L) {
   GraphSession& session = check_session(L);
   lua_settop(L, 2);
   luaL_checktype(L, 2, LUA_TTABLE);
-  check_keys(L, 2, "b:parameter", {"name", "shape", "init", "experts"});
+  check_keys(L, 2, "b:parameter", {"name", "shape", "init", "experts", "split", "blocks"});
   const std::string name = text_field(L, "b:parameter", "name");
   lua_getfield(L, 2, "init");
   const auto init = lua_isnil(L, -1)
@@ -95,7 +111,17 @@ int builder_parameter(lua_State* L) {
   const bool experts = lua_toboolean(L, -1) != 0;
   lua_getfield(L, 2, "shape");
   const Shape shape = check_shape(L, lua_gettop(L), "b:parameter: shape");
-  session.push_tensor(L, session.builder()->parameter(name, shape, init, {.moe = experts}));
+  Held held = {.moe = experts};
+  lua_getfield(L, 2, "split");
+  if (!lua_isnil(L, -1)) {
+    if (experts) throw user_error("b:parameter: '{}': give experts or split, not both", name);
+    const auto axes = static_cast<int64_t>(shape.size());
+    const auto axis = static_cast<int8_t>(check_index(L, -1, axes, "b:parameter: split"));
+    lua_getfield(L, 2, "blocks");
+    const int64_t blocks = lua_isnil(L, -1) ? 1 : check_index(L, -1, 127, "b:parameter: blocks") + 1;
+    held = session.builder()->split(axis, static_cast<int8_t>(blocks));
+  }
+  session.push_tensor(L, session.builder()->parameter(name, shape, init, held));
   return 1;
 }
 
@@ -269,9 +295,20 @@ void open_builder(lua_State* L) {
        method<builder_block>},
       {"parameter",
        "(t: { name: string, shape: integer[], init?: \"uniform\"|\"one\"|\"zero\", experts?: "
-       "boolean }): moe.Tensor",
-       "declares a parameter; with experts = true its first axis is the experts",
+       "boolean, split?: integer, blocks?: integer }): moe.Tensor",
+       "declares a parameter; with experts = true its first axis is the experts; split: the axis of "
+       "which a rank of a group over tp has a part, or of each of its `blocks` equal blocks a part",
        method<builder_parameter>},
+      {"all_rows", "(x: moe.Op|moe.Tensor, name: string): moe.Tensor",
+       "the rows of all ranks of a group over tp, which split the tokens of a sequence between "
+       "products; their gradients are summed",
+       method<builder_rows<&ModelBuilder::all_rows>>},
+      {"sum_to_own_rows", "(x: moe.Op|moe.Tensor, name: string): moe.Tensor",
+       "a rank's own rows of the sum of x over the ranks of a group over tp",
+       method<builder_rows<&ModelBuilder::sum_to_own_rows>>},
+      {"own", "(n: integer, what: string): integer",
+       "how many of n of `what`, such as heads, a rank of a group over tp has",
+       method<builder_own>},
       {"op",
        "(t: { kind: string, name: string, inputs: (moe.Op|moe.Tensor|false)[], attrs?: table, "
        "seg?: "

@@ -4,6 +4,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/defs.h"
 
 namespace moe {
 namespace {
@@ -113,6 +114,14 @@ OpId ModelBuilder::add(std::string_view kind, std::string_view name, std::vector
                        Attrs attrs) {
   while (!inputs.empty() && !inputs.back().valid()) inputs.pop_back();
   const OpId id = graph_.add_op(kind, full_name(name), std::move(inputs), std::move(attrs));
+  TensorId query = input_of(graph_, graph_.op(id), Role::kQuery);
+  if (kind == ops::kAttnScore.name) query = graph_.op(id).inputs[0];
+  if (spec_.tp > 1 && query.valid() && graph_.tensor(query).shape[1] != spec_.seq) {
+    throw user_error(
+        "model.tp = {}: op '{}' ({}) reads {} of the {} tokens of a sequence, which ranks have "
+        "between products; give it the rows of all ranks (b:all_rows)",
+        spec_.tp, graph_.op(id).name, kind, graph_.tensor(query).shape[1], spec_.seq);
+  }
   graph_.op(id).segment = segment_;
   graph_.op(id).layer = static_cast<int32_t>(block_);
   return id;

@@ -41,27 +41,34 @@ std::vector<Bucket> buckets_of(const Graph& graph, const Gradients& gradients, B
   return buckets;
 }
 
+/// An op, and the op that it follows in program order.
+using Moves = std::vector<std::pair<OpId, OpId>>;
+
 /// Sums the gradients of parameters of which neighbouring ranks hold the same part (Held::same)
-/// over these ranks.
-void sum_same_parts(Graph& graph, Gradients& gradients) {
+/// over these ranks, and returns which op each sum is to follow.
+Moves sum_same_parts(Graph& graph, Gradients& gradients) {
+  const std::vector<OpId> producers = graph.producers();
+  Moves moves;
   for (auto& [param, gradient] : gradients) {
     const Held held = graph.tensor(param).held;
     if (held.same == 1) continue;
-    const OpId maker = graph.producers()[gradient.index()];
+    const OpId maker = producers[gradient.index()];
     const OpId id = graph.add_op("all_reduce", graph.tensor(param).name + ".same", {gradient},
                                  group_attrs({held.same, 1}, graph.num_ranks), Phase::kBackward);
     graph.op(id).segment = Segment::kUpdate;
     graph.op(id).layer = graph.op(maker).layer;
     graph.tensor(graph.out(id)).held = held;
     gradient = graph.out(id);
+    moves.emplace_back(id, maker);
   }
+  return moves;
 }
 
-/// Appends an all-reduce per bucket and replaces the gradients by its outputs. Returns, for each
-/// bucket, the op that completes its last gradient.
-std::vector<OpId> add_sums(Graph& graph, Gradients& gradients, const std::vector<Bucket>& buckets) {
+/// Appends an all-reduce per bucket and replaces the gradients by its outputs. Returns each with the
+/// op that completes its last gradient.
+Moves add_sums(Graph& graph, Gradients& gradients, const std::vector<Bucket>& buckets) {
   const std::vector<OpId> producers = graph.producers();
-  std::vector<OpId> ready;
+  Moves ready;
   for (const Bucket& bucket : buckets) {
     std::vector<TensorId> inputs;
     for (const size_t i : bucket.gradients) inputs.push_back(gradients[i].second);
@@ -74,7 +81,7 @@ std::vector<OpId> add_sums(Graph& graph, Gradients& gradients, const std::vector
       graph.tensor(graph.out(id, j)).held = graph.tensor(inputs[j]).held;
       gradients[bucket.gradients[j]].second = graph.out(id, j);
     }
-    ready.push_back(last);
+    ready.emplace_back(id, last);
   }
   return ready;
 }
@@ -174,20 +181,25 @@ void sum_over_stages(Graph& graph, Gradients& gradients, std::span<const SharedP
                    [](const auto& a, const auto& b) { return a.second < b.second; });
 }
 
-/// Returns the order of all ops with the sum of bucket i (op number first + i) directly after op
-/// ready[i].
-std::vector<OpId> order_when_ready(const Graph& graph, size_t first,
-                                   const std::vector<OpId>& ready) {
-  std::vector<OpId> order;
+/// Returns the order of all ops, of which those in `moves` directly follow the op that they name.
+std::vector<OpId> order_with(const Graph& graph, const Moves& moves) {
+  std::vector<std::vector<OpId>> followers(graph.num_ops());
+  std::vector<bool> follows(graph.num_ops());
+  for (const auto& [op, after] : moves) {
+    followers[after.index()].push_back(op);
+    follows[op.index()] = true;
+  }
+  std::vector<OpId> order, next;  // next: a stack
   order.reserve(graph.num_ops());
-  size_t next = 0;  // `ready` is ascending, since gradients are in the order of completion
   for (size_t i = 0; i < graph.num_ops(); ++i) {
-    if (i >= first && i < first + ready.size()) continue;
     const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id)) continue;
-    order.push_back(id);
-    for (; next < ready.size() && ready[next] == id; ++next) {
-      order.emplace_back(static_cast<int64_t>(first + next));
+    if (graph.removed(id) || follows[i]) continue;
+    next.push_back(id);
+    while (!next.empty()) {
+      const OpId op = next.back();
+      next.pop_back();
+      order.push_back(op);
+      next.insert(next.end(), followers[op.index()].rbegin(), followers[op.index()].rend());
     }
   }
   return order;
@@ -225,15 +237,13 @@ void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer, const
   Gradients gradients = autodiff(graph, has_loss(graph) ? loss_of(graph) : TensorId());
   store_gradients(graph, model.dtypes.gradients);
   sum_over_stages(graph, gradients, shared, stage);
-  sum_same_parts(graph, gradients);
-  const size_t first = graph.num_ops();
+  Moves moves = sum_same_parts(graph, gradients);
   const std::vector<Bucket> buckets =
       buckets_of(graph, gradients, sync.bucket_bytes, model.grid(graph.num_ranks));
-  const std::vector<OpId> ready = add_sums(graph, gradients, buckets);
+  const Moves ready = add_sums(graph, gradients, buckets);
   add_updates(graph, gradients, optimizer, model);
-  if (sync.place == ReducePlace::kReady && !ready.empty()) {
-    graph = with_order(graph, order_when_ready(graph, first, ready));
-  }
+  if (sync.place == ReducePlace::kReady) moves.insert(moves.end(), ready.begin(), ready.end());
+  if (!moves.empty()) graph = with_order(graph, order_with(graph, moves));
   graph = with_biases_last(graph);
 }
 

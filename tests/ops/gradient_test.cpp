@@ -13,7 +13,7 @@ namespace moe::test {
 namespace {
 
 std::vector<SmallGraph> all_small_graphs() {
-  std::vector<SmallGraph> graphs = {dense_graph(),          reuse_graph(), attention_graph(true),
+  std::vector<SmallGraph> graphs = {dense_graph(),          reuse_graph(), split_graph(), attention_graph(true),
                                     attention_graph(false), rms_graph(),   gated_graph(),
                                     elementwise_graph(),    heads_graph(), rope_graph(),
                                     attend_graph(),         rounds_graph()};

@@ -1,0 +1,98 @@
+-- What tp of a grid does to a plan; that it computes what one rank does is tests/mesh_matrix.lua's.
+local expect = require "expect"
+local test = require "test"
+
+local HEAD = [[
+local moe = require 'moe'
+local function model(fields)
+  local t = { vocab = 64, layers = 2, hidden = 16, heads = 4, seq = 8, batch_per_device = 3,
+    experts = 4, capacity = 'none', dtype = 'f32' }
+  for key, value in pairs(fields or {}) do t[key] = value end
+  return moe.model.gpt2_moe(t)
+end
+local function bytes(spans)
+  local sum, n = 0, {}
+  for _, e in ipairs(spans) do
+    if e.op:find '%.rows' or e.op:find '%.sum' or e.op:find 'loss%.sums' then
+      sum, n[e.op] = sum + e.bytes, (n[e.op] or 0) + 1
+    end
+  end
+  return sum, n
+end
+]]
+
+test("collectives of activations carry the bytes of the closed forms, simulated and executed",
+  function()
+  expect.plans(HEAD .. [[
+for _, tp in ipairs { 2, 4 } do
+  local grid = moe.grid { tp = tp, ep = tp }
+  local p = moe.plan { model = model(), grid = grid, system = moe.system 'raf' {},
+    optimizer = { name = 'sgd' },
+    cluster = moe.cluster.custom { nodes = 1, devices_per_node = tp, nics_per_node = 1,
+      nic = { bytes_per_s = 1e9, latency_us = 1 }, intra = { bytes_per_s = 1e9, latency_us = 1 },
+      device = { gemm_flops_per_s = 1e13, vector_flops_per_s = 1e12,
+        memory_bytes_per_s = 1e12 } } }
+  -- Of rows: attention of both blocks, the dense feed-forward of one and the head gather them and
+  -- sum them up (the embedding sums, the head gathers), forward, and backward the other way round.
+  local rows, sums = 3 * 8 * 16 * 4, 3 * 8 * 2 * tp * 4
+  local want = ((2 * (2 + 1) + 2) * 2 * rows + sums) * (tp - 1) / tp
+  local simulated, n = bytes(p:spans())
+  local r = p:run('cpu', { steps = 1, tokens = 'reference' })
+  local executed = bytes(r:spans {})
+  assert(simulated == want and executed == want, ('%g %g %g'):format(simulated, executed, want))
+  assert(n['b0.attn.rows'] == 1 and n['b0.attn.rows.dx'] == 1 and n['b1.attn.out.sum.dx'] == 1)
+end
+]])
+end)
+
+test("a recipe's own block splits its products, and is told of rows that it lacks", function()
+  local text = HEAD .. [[
+local function net(attend)
+  return moe.model.define { name = attend and 'wrong' or 'net', params = {}, build = function(b)
+    local x = b:embedding { hidden = 16 }
+    b:block(1)
+    local all = b:all_rows(x, 'rows')
+    local q = b:op { kind = 'linear', name = 'qkv', inputs = { attend and x or all,
+      b:parameter { name = 'qkv.w', shape = { 48, 16 }, split = 1, blocks = 3 } }, seg = 'attn' }
+    local c = b:op { kind = 'attend', name = 'core', inputs = { q },
+      attrs = { heads = b:own(4, 'heads') } }
+    local y = b:op { kind = 'linear', name = 'out', inputs = { c,
+      b:parameter { name = 'out.w', shape = { 16, 16 }, split = 2 } } }
+    x = b:op { kind = 'add', name = 'sum', inputs = { b:sum_to_own_rows(y, 'out.sum'), x } }
+    x = b:experts(x, { ffn = 16, residual = x })
+    b:block()
+    b:head(x, {})
+  end }
+end
+local makers = { [true] = net(true), [false] = net(false) }
+local function run(tp, attend)
+  return moe.train { ranks = tp, steps = 2, precision = 'f64', init = 'reference',
+    tokens = 'reference', optimizer = { name = 'sgd' }, grid = moe.grid { tp = tp, ep = 1 },
+    model = makers[attend or false] { vocab = 64, seq = 8, batch_per_device = 2, experts = 2,
+      capacity = 'none' } }
+end
+]]
+  expect.plans(text .. [[
+local one, two = run(1), run(2)
+for name, norm in pairs(one.param_l2) do
+  assert(math.abs(norm - two.param_l2[name]) < 1e-12, name)
+  assert(math.abs(one.grad_l2[name] - two.grad_l2[name]) < 1e-12, name)
+end
+assert(math.abs(one.losses[2] - two.losses[2]) < 1e-12)
+]])
+  expect.plans(text .. "run(2, true)", "op 'b0.core' (attend) reads 4 of the 8 tokens")
+end)
+
+test("what tp does not divide is refused by name", function()
+  local function fails(grid, text, fields)
+    expect.plans(HEAD .. ([[
+moe.train { model = model { %s }, ranks = 4, steps = 1, tokens = 'reference',
+  optimizer = { name = 'sgd' }, grid = moe.grid { %s } }]]):format(fields or "", grid), text)
+  end
+  fails("tp = 3", "grid.tp: 3 does not divide the number of ranks, 4; give a divisor")
+  fails("tp = 4", "model.tp = 4: does not divide the 2 heads; give a divisor", "heads = 2")
+  fails("tp = 4", "model.tp = 4, allowed: a divisor of the 4 ranks and of model.seq = 6",
+    "seq = 6")
+  fails("tp = 4", "axis 1 (from 1) of the parameter 'wte' [66,16] cannot be divided", "vocab = 66")
+  fails("tp = 2, dp = 4", "grid.dp: 4 does not fit 4 ranks, on which it is 2")
+end)
