@@ -121,7 +121,9 @@ void check_equal(const Persistent& p, const Persistent& other, size_t a, size_t 
 /// expert; check_residents() compares the others.
 void check_copies(const Persistent& p, const AllBuffers& ranks, int64_t num_ranks, size_t bytes) {
   if (p.layer >= 0) return;
-  const int64_t same = p.held.same, once = p.holders * same * p.sliced.size;
+  // Neighbours that hold the same part may have a slice of it each.
+  const int64_t same = p.sliced.size > 1 && p.sliced.stride == 1 ? 1 : p.held.same;
+  const int64_t once = p.holders * same * p.sliced.size;
   for (int64_t r = 0; r < num_ranks; ++r) {
     const int64_t like = r % once - r % same;
     if (like == r) continue;

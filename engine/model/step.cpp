@@ -53,7 +53,7 @@ Moves sum_same_parts(Graph& graph, Gradients& gradients) {
     const Held held = graph.tensor(param).held;
     if (held.same == 1) continue;
     const OpId maker = producers[gradient.index()];
-    const OpId id = graph.add_op("all_reduce", graph.tensor(param).name + ".same", {gradient},
+    const OpId id = graph.add_op("all_reduce", "all_reduce." + graph.tensor(param).name, {gradient},
                                  group_attrs({held.same, 1}, graph.num_ranks), Phase::kBackward);
     graph.op(id).segment = Segment::kUpdate;
     graph.op(id).layer = graph.op(maker).layer;

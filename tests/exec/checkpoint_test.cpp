@@ -57,6 +57,21 @@ TEST_CASE("a checkpoint of two ranks goes on with four and with one") {
   }
 }
 
+TEST_CASE("a checkpoint of split products goes on with other groups over tp, bit for bit") {
+  const Folder folder;
+  const auto split = [](int64_t tp) {
+    Gpt2 model = small_model("switch", 2 * tp);  // four sequences on two ranks
+    model.tp = tp;
+    return plan_of(spec_of(model, 2, Precision::kF64));
+  };
+  for (const int64_t tp : {1, 2}) {
+    const std::string file = written(folder, *split(tp), 2);
+    const uint64_t digest = run_cpu(*split(tp), options_of(*split(tp), 2)).digest;
+    CHECK(resumed(file, *split(3 - tp), 0).digest == digest);
+    CHECK(resumed(file, *split(3 - tp), 1).losses.size() == 1);
+  }
+}
+
 TEST_CASE("checkpoint_every leaves the last complete multiple when a later step fails") {
   const Folder folder;
   const auto plan = small_plan(2);
