@@ -41,6 +41,11 @@ struct AttentionShape {
   int64_t kv_heads = heads, value_dim = head_dim;
   int64_t window = 0;  // 0: none
   double scale = 0;    // of scores; 0: 1/sqrt(head_dim)
+  /// On the CPU alone: the keys of a sequence before its first query, which has this position; there
+  /// are seq - first queries, in the rows of q, ctx and lse.
+  int64_t first = 0;
+  bool add = false;  // whether attention_dx adds to dk and dv instead of writing them
+  int64_t queries() const { return seq - first; }
   /// Elements from row to row of q, k, v and of their gradients.
   int64_t q_pitch = 3 * heads * head_dim, k_pitch = q_pitch, v_pitch = q_pitch;
 };

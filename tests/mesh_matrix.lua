@@ -2,7 +2,7 @@
 -- executed in float64, against one pipeline rank with the same micro-batches and data ranks. The
 -- four schedules of the engine over pipeline ranks, data ranks and micro-batches, those with pairs
 -- of turns with hide_a2a, then draws over all schedules, models, systems and layouts. Then draws of
--- meshes with tp, against one rank that has the rows of data rank d of D in micro-batch m as its
+-- meshes with tp and cp, against one rank that has the rows of data rank d of D in micro-batch m as its
 -- micro-batch m D + d. Every 20th case is run, from one on that the seed chooses; `every=1`: all,
 -- `from=N`: those from case N on. The status is 1 when one fails.
 --
@@ -41,7 +41,7 @@ local MODELS = {
   end },
 }
 -- Of meshes, with heads for four ranks; by the number of ranks that hold all experts.
-local WIDE = { vocab = 96, layers = 4, hidden = 16, heads = 4, seq = 8, batch_per_device = 2,
+local WIDE = { vocab = 96, layers = 4, hidden = 16, heads = 4, seq = 16, batch_per_device = 2,
   experts = 8, capacity = "none" }
 local function wide(fields) return with(fields, WIDE) end
 local GATED = { kv_heads = 2, k = 2, ffn = 24, expert_ffn = 8 }
@@ -111,9 +111,9 @@ local function run_mesh(c, one)
   local many = not one
   if many and c.pp > 1 then stages[#stages + 1] = moe.pipeline[c.schedule] {} end
   return moe.train { model = MESH_MODELS[c.model](one and 1 or c.ep),
-    ranks = one and 1 or c.tp * c.data * c.pp, steps = 3, precision = "f64", init = "reference",
+    ranks = one and 1 or c.tp * c.cp * c.data * c.pp, steps = 3, precision = "f64", init = "reference",
     tokens = "reference", poison = true,
-    grid = moe.grid { pp = many and c.pp or 1, tp = many and c.tp or 1,
+    grid = moe.grid { pp = many and c.pp or 1, tp = many and c.tp or 1, cp = many and c.cp or 1,
       micro_batches = one and c.micro * c.data or c.micro },
     system = moe.system "plain" (stages), optimizer = { name = "adamw" } }
 end
@@ -131,8 +131,8 @@ end
 
 local function text(c)
   if c.tp then
-    return ("%s %s tp=%d pp=%d data=%d ep=%d micro=%d %s"):format(c.model, c.schedule, c.tp, c.pp,
-      c.data, c.ep, c.micro, table.concat(c.parts, "+"))
+    return ("%s %s tp=%d cp=%d pp=%d data=%d ep=%d micro=%d %s"):format(c.model, c.schedule, c.tp,
+      c.cp, c.pp, c.data, c.ep, c.micro, table.concat(c.parts, "+"))
   end
   return ("%s %s pp=%d data=%d ep=%d micro=%d %s%s"):format(c.model, c.schedule, c.pp, c.data, c.ep,
     c.micro, c.system, c.layout and " " .. c.layout or "")
@@ -180,16 +180,17 @@ local function cases(seed)
   local meshes, parts = { "gpt2", "mixtral", "qwen3", "gpt_oss", "deepseek" },
     { "zero", "recompute", "rows", "partition", "prophet", "balancer", "none" }
   for _ = 1, DRAWS do
-    local tp, data, pp = draw { 1, 2, 4 }, draw { 1, 2, 4 }, draw { 1, 2, 4 }
-    while tp * data * pp > 16 do data = data / 2 end
+    local tp, cp, data, pp = draw { 1, 2, 4 }, draw { 1, 2, 4 }, draw { 1, 2, 4 }, draw { 1, 2, 4 }
+    while tp * cp > 8 or tp * cp * pp > 16 do cp = cp / 2 end
+    while tp * cp * data * pp > 16 do data = data / 2 end
     local ep = draw { 1, 2, 4 }
-    while tp * data % ep ~= 0 do ep = ep / 2 end
-    local c = { model = draw(meshes), tp = tp, data = data, pp = pp, ep = ep,
+    while tp * cp * data % ep ~= 0 do ep = ep / 2 end
+    local c = { model = draw(meshes), tp = tp, cp = cp, data = data, pp = pp, ep = ep,
       schedule = pp == 1 and "-" or pp == 4 and "1f1b" or draw { "1f1b", "interleaved" },
       micro = draw { 2, 4 }, parts = { draw(parts), draw(parts) } }
     local placed = { prophet = true, balancer = true }
     if placed[c.parts[1]] or placed[c.parts[2]] then
-      c.ep = math.min(8, tp * data)
+      c.ep = math.min(8, tp * cp * data)
       if placed[c.parts[1]] and placed[c.parts[2]] then c.parts[2] = "none" end
     end
     list[#list + 1] = c

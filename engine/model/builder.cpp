@@ -116,11 +116,17 @@ OpId ModelBuilder::add(std::string_view kind, std::string_view name, std::vector
   const OpId id = graph_.add_op(kind, full_name(name), std::move(inputs), std::move(attrs));
   TensorId query = input_of(graph_, graph_.op(id), Role::kQuery);
   if (kind == ops::kAttnScore.name) query = graph_.op(id).inputs[0];
-  if (spec_.tp > 1 && query.valid() && graph_.tensor(query).shape[1] != spec_.seq) {
+  if (query.valid() && graph_.tensor(query).shape[1] != spec_.seq / spec_.cp) {
     throw user_error(
         "model.tp = {}: op '{}' ({}) reads {} of the {} tokens of a sequence, which ranks have "
         "between products; give it the rows of all ranks (b:all_rows)",
-        spec_.tp, graph_.op(id).name, kind, graph_.tensor(query).shape[1], spec_.seq);
+        spec_.tp, graph_.op(id).name, kind, graph_.tensor(query).shape[1], spec_.seq / spec_.cp);
+  }
+  if (spec_.cp > 1 && query.valid() && attr_int(graph_.op(id), "context", 1) == 1) {
+    throw user_error(
+        "model.cp = {}: op '{}' ({}) sees no keys of other ranks; use b:attention, "
+        "b:grouped_attention or b:latent_attention, or cp = 1",
+        spec_.cp, graph_.op(id).name, kind);
   }
   graph_.op(id).segment = segment_;
   graph_.op(id).layer = static_cast<int32_t>(block_);
@@ -156,11 +162,29 @@ TensorId ModelBuilder::sum_to_own_rows(std::string_view name, TensorId x) {
 }
 
 TensorId ModelBuilder::own_ids() {
-  if (spec_.tp == 1) return ids_;
-  if (!own_ids_.valid()) {
-    own_ids_ = graph_.out(graph_.add_op("own_rows", "own_ids", {ids_}, over_tp({})));
-  }
+  if (spec_.ranks_per_share() == 1) return ids_;
+  if (!own_ids_.valid()) own_ids_ = own_parts("own_ids", ids_, 1, Axis::kTp);
   return own_ids_;
+}
+
+TensorId ModelBuilder::own_parts(std::string_view name, TensorId x, int64_t axis, Axis from) {
+  const Group group = grid_.over(from, Axis::kCp);
+  if (group.size == 1) return x;
+  Attrs attrs = group_attrs(group, graph_.num_ranks);
+  attrs["axis"] = axis;
+  if (spec_.cp > 1) attrs["context"] = spec_.cp;
+  return graph_.out(graph_.add_op("own_rows", std::string(name), {x}, std::move(attrs)));
+}
+
+Attrs ModelBuilder::of_parts(Attrs attrs) const {
+  if (spec_.cp == 1) return attrs;
+  attrs.merge(group_attrs(grid_.over(Axis::kCp), graph_.num_ranks));
+  attrs["context"] = spec_.cp;
+  return attrs;
+}
+
+TensorId ModelBuilder::all_parts(std::string_view name, TensorId x) {
+  return spec_.cp == 1 ? x : op("gather_rows", name, {x}, of_parts({{"axis", int64_t{1}}}));
 }
 
 TensorId ModelBuilder::own_vocabulary(std::string_view name, TensorId ids, TensorId table) {

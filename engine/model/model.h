@@ -143,6 +143,7 @@ struct ModelSpec {
   int64_t experts = 4;  // a multiple of the ranks per expert-parallel group
   int64_t ep = 0;       // 0 means all ranks
   int64_t tp = 1;       // a divisor of the ranks
+  int64_t cp = 1;       // a divisor of the ranks over tp
   std::string gate = "switch";
   int64_t k = 1;
   double capacity_factor = 1.25;
@@ -158,20 +159,22 @@ struct ModelSpec {
   /// added up.
   int64_t micro_batches = 1;
 
+  /// The ranks that share sequences.
+  int64_t ranks_per_share() const { return tp * cp; }
   /// Tokens of a micro-batch whose rows a rank has between products that tp splits, and routes.
-  int64_t tokens_per_rank() const { return batch_per_device * seq / tp; }
+  int64_t tokens_per_rank() const { return batch_per_device * seq / ranks_per_share(); }
   /// Tokens of a step on all ranks, whose losses are averaged.
   double tokens_per_step(int64_t num_ranks) const {
     return static_cast<double>(tokens_per_rank()) * static_cast<double>(num_ranks * micro_batches);
   }
   /// Returns the grid of the ranks. The ranks of a group over Axis::kEp hold all experts
-  /// together. Requires: `num_ranks` is a multiple of ep and of tp.
+  /// together. Requires: `num_ranks` is a multiple of ep and of tp * cp.
   Grid grid(int64_t num_ranks) const {
     const int64_t group = ep > 0 ? ep : num_ranks;
-    return {{tp, 1, num_ranks / tp, 1, group, num_ranks / group}};
+    return {{tp, cp, shares(num_ranks), 1, group, num_ranks / group}};
   }
   /// Returns the number of ranks with sequences of their own.
-  int64_t shares(int64_t num_ranks) const { return num_ranks / tp; }
+  int64_t shares(int64_t num_ranks) const { return num_ranks / ranks_per_share(); }
 };
 constexpr auto fields_of(const ModelSpec*) {
   return field_table<ModelSpec>(
@@ -179,8 +182,8 @@ constexpr auto fields_of(const ModelSpec*) {
       field("vocab", &ModelSpec::vocab, "size of the vocabulary").from(2, 1e7),
       field("seq", &ModelSpec::seq, "tokens per sequence").from(1, 1e7).must(),
       field("batch_per_device", &ModelSpec::batch_per_device,
-            "sequences per device, in each micro-batch of a step; ranks of a group over tp share "
-            "theirs")
+            "sequences per device, in each micro-batch of a step; ranks of a group over tp and cp "
+            "share theirs")
           .from(1, 1e7),
       field("experts", &ModelSpec::experts, "number of experts of a layer").from(1, 1e6),
       field("ep", &ModelSpec::ep,
@@ -189,6 +192,10 @@ constexpr auto fields_of(const ModelSpec*) {
       field("tp", &ModelSpec::tp,
             "ranks over which products of attention and dense layers are split, and between them "
             "the rows of a sequence; default: 1")
+          .from(1, 1e4),
+      field("cp", &ModelSpec::cp,
+            "ranks over which sequences are split, also in attention, where each has two parts of "
+            "them that see as many keys as those of any other; default: 1")
           .from(1, 1e4),
       field("gate", &ModelSpec::gate, "a built-in gate's name"),
       field("k", &ModelSpec::k, "choices per token, for gates that do not fix this number")
@@ -342,8 +349,8 @@ struct GateSpec {
 };
 
 /// Throws UserError naming "model.<field>", the value and what is allowed. Checks the ranges of the
-/// fields and dtype, that ep divides num_ranks and experts, that tp divides num_ranks and seq, and
-/// that tokens are not too many for i32 indices.
+/// fields and dtype, that ep divides num_ranks and experts, that tp * cp divides num_ranks and seq,
+/// of which cp splits halves, and that tokens are not too many for i32 indices.
 void check(const ModelSpec& model, int64_t num_ranks);
 
 /// Returns the GateSpec of `gate`; without `gate`, that of the built-in gate ModelSpec::gate.

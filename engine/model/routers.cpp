@@ -29,9 +29,10 @@ class RouterBuilder {
       all_reduce(sum_, Count::kChoices, over_all && balance.count == Count::kChoices);
     }
     if (graph_.num_ranks > 1 && over_all) all_reduce(sum_, balance.count, true);
-    if (loss && !over_all && model_.tp > 1) {
+    if (loss && !over_all && model_.ranks_per_share() > 1) {
       all_reduce(of_sequences_, balance.count, true, "moe.own_counts.all_reduce",
-                 group_attrs(model_.grid(graph_.num_ranks).over(Axis::kTp), graph_.num_ranks));
+                 group_attrs(model_.grid(graph_.num_ranks).over(Axis::kTp, Axis::kCp),
+                             graph_.num_ranks));
     }
     for (const Router& r : routers_) {
       if (loss) add_balance_loss(r);
@@ -70,7 +71,7 @@ class RouterBuilder {
   /// Number of tokens of the sequences of a rank, or of all ranks.
   double tokens(bool all) const {
     return static_cast<double>(model_.tokens_per_rank()) *
-           static_cast<double>(all ? graph_.num_ranks : model_.tp);
+           static_cast<double>(all ? graph_.num_ranks : model_.ranks_per_share());
   }
 
   void add_load(const Router& r, Count count) {

@@ -1,6 +1,7 @@
 // Fused causal attention. q, k and v are one tensor, or tensors of their own: then with fewer heads
 // of k and v than of q (grouped queries) and heads of v of another width, if wanted. The backward
-// recomputes the probabilities.
+// recomputes the probabilities. With attr context = n, the queries are those of a rank's two parts of
+// 2 n of each sequence (cp), and keys and values of whole sequences.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -37,12 +38,45 @@ int64_t width_of(const Graph& g, const Op& op, size_t i, const char* attr, int64
                             shape_text(shape(g, op, i))));
 }
 
+/// The number of queries of a sequence that a rank has.
+int64_t own_queries(const Graph& g, const Op& op, kernels::AttentionShape s) {
+  return s.seq / expect_context(g, op);
+}
+
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const kernels::AttentionShape s = attend_shape(g, op, 0);
   expect_shape(g, op, 3, {s.heads});
   const DType dtype = arg(g, op, 0).dtype;
-  return {{{s.batch, s.seq, s.heads * s.value_dim}, dtype},
-          {{s.batch, s.heads, s.seq}, stats_dtype(dtype)}};
+  const int64_t queries = own_queries(g, op, s);
+  return {{{s.batch, queries, s.heads * s.value_dim}, dtype},
+          {{s.batch, s.heads, queries}, stats_dtype(dtype)}};
+}
+
+/// One part of a rank's queries of a sequence: its shape, and its first elements in q and its
+/// gradient, k, v, ctx and lse.
+struct QueryPart {
+  kernels::AttentionShape s;
+  int64_t q, k, v, ctx, lse;
+};
+
+/// Calls f(part) for the parts of the sequences of a rank, of each the later part first.
+template <class F>
+void each_query_part(const Graph& g, const Op& op, kernels::AttentionShape whole, int64_t rank,
+                     F f) {
+  const int64_t n = attr_int(op, "context"), half = whole.seq / (2 * n);
+  const int64_t number = group_of(g, op).place(rank);
+  for (int64_t b = 0; b < whole.batch; ++b) {
+    for (const int64_t later : {1, 0}) {
+      const int64_t part = later == 1 ? 2 * n - 1 - number : number;
+      const int64_t row = b * 2 * half + later * half;  // of queries
+      QueryPart p = {whole, 0, 0, 0, 0, 0};
+      p.s.batch = 1, p.s.first = part * half, p.s.seq = (part + 1) * half, p.s.add = true;
+      p.q = row * whole.q_pitch;
+      p.k = b * whole.seq * whole.k_pitch, p.v = b * whole.seq * whole.v_pitch;
+      p.ctx = row * whole.heads * whole.value_dim, p.lse = row * whole.heads;
+      f(p);
+    }
+  }
 }
 
 /// Work of products over all pairs of a query and a key that it sees: of_keys products with the
@@ -53,7 +87,8 @@ Work seen_work(const Graph& g, const Op& op, size_t query, double of_keys, doubl
     return 0.5 * static_cast<double>(n) * static_cast<double>(n + 1);
   };
   const int64_t unseen = s.window == 0 || s.window > s.seq ? 0 : s.seq - s.window;
-  const double all = triangle(s.seq), pairs = all - triangle(unseen);
+  const double all = triangle(s.seq);
+  const double pairs = (all - triangle(unseen)) / static_cast<double>(expect_context(g, op));
   const auto head_dim = static_cast<double>(s.head_dim);
   const double cols = of_keys * head_dim + of_values * static_cast<double>(s.value_dim);
   return {.flops = 2 * static_cast<double>(s.batch * s.heads) * pairs * cols,
@@ -82,13 +117,17 @@ void gradient(GradContext& c, OpId) {
                   [&](TensorId t) { return c.needs(t); })) {
     std::vector<TensorId> inputs = {c.grad(ctx), ctx, lse};
     inputs.insert(inputs.end(), op.inputs.begin(), op.inputs.end());
-    const OpId dx = c.emit(kAttendDx, "dx", inputs, op.attrs);
+    const OpId dx = c.emit(kAttendDx, "dx", inputs, all_attrs(op));
     for (size_t i = 0; i < parts; ++i)
       if (c.needs(op.inputs[i])) c.add(op.inputs[i], c.graph().out(dx, i));
   }
   if (sinks.valid() && c.needs(sinks)) {
+    Attrs attrs = all_attrs(op);
+    std::erase_if(attrs, [](const auto& a) {
+      return a.first != "context" && a.first != "group" && a.first != "stride";
+    });
     const OpId dw =
-        c.emit(kAttendDsinks, "dw", {lse, c.grad(ctx), ctx, sinks, c.grad(sinks)}, {}, true);
+        c.emit(kAttendDsinks, "dw", {lse, c.grad(ctx), ctx, sinks, c.grad(sinks)}, attrs, true);
     c.set(sinks, c.graph().out(dw));
   }
 }
@@ -120,15 +159,24 @@ kernels::AttentionIn<T> operands(const KernelCall<T>& c, size_t i, kernels::Atte
 
 constexpr auto run = []<class T>(const KernelCall<T>& c) {
   const kernels::AttentionShape s = attend_shape(c.graph, c.op, 0);
-  c.k.attention(c.out(0), c.wide_out(1), operands(c, 0, s), s, c.scratch, c.stream);
+  const kernels::AttentionIn<T> in = operands(c, 0, s);
+  if (!c.op.attrs.contains("context")) {
+    c.k.attention(c.out(0), c.wide_out(1), in, s, c.scratch, c.stream);
+    return;
+  }
+  each_query_part(c.graph, c.op, s, c.rank.rank, [&](const QueryPart& p) {
+    c.k.attention(c.out(0) + p.ctx, c.wide_out(1) + p.lse,
+                  {in.q + p.q, in.k + p.k, in.v + p.v, in.sinks}, p.s, c.scratch, c.stream);
+  });
 };
 
 std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   const kernels::AttentionShape s = attend_shape(g, op, kQueryOfDx);
-  const Shape ctx = {s.batch, s.seq, s.heads * s.value_dim};
+  const int64_t queries = own_queries(g, op, s);
+  const Shape ctx = {s.batch, queries, s.heads * s.value_dim};
   expect_shape(g, op, 0, ctx);
   expect_shape(g, op, 1, ctx);
-  expect_shape(g, op, 2, {s.batch, s.heads, s.seq});
+  expect_shape(g, op, 2, {s.batch, s.heads, queries});
   expect_shape(g, op, kQueryOfDx + 3, {s.heads});
   std::vector<TensorSpec> specs;
   for (size_t i = kQueryOfDx; i < kQueryOfDx + 3 && has(op, i); ++i)
@@ -146,8 +194,18 @@ constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
   const bool one = c.op.outputs.size() == 1;
   const auto out =
       one ? out_qkv<T>(c.out(0), s) : kernels::AttentionOut<T>{c.out(0), c.out(1), c.out(2)};
-  c.k.attention_dx(out, c.in(0), c.in(1), operands(c, kQueryOfDx, s), c.wide(2), s, c.scratch,
-                   c.stream);
+  const kernels::AttentionIn<T> in = operands(c, kQueryOfDx, s);
+  if (!c.op.attrs.contains("context")) {
+    c.k.attention_dx(out, c.in(0), c.in(1), in, c.wide(2), s, c.scratch, c.stream);
+    return;
+  }
+  start_from(c, out.dk, nullptr, s.batch * s.seq * s.k_pitch);
+  start_from(c, out.dv, nullptr, s.batch * s.seq * s.v_pitch);
+  each_query_part(c.graph, c.op, s, c.rank.rank, [&](const QueryPart& p) {
+    c.k.attention_dx({out.dq + p.q, out.dk + p.k, out.dv + p.v}, c.in(0) + p.ctx, c.in(1) + p.ctx,
+                     {in.q + p.q, in.k + p.k, in.v + p.v, in.sinks}, c.wide(2) + p.lse, p.s,
+                     c.scratch, c.stream);
+  });
 };
 
 /// Returns the sizes of attend_dsinks, which reads neither q nor k: their width is 1.
@@ -174,8 +232,22 @@ std::vector<TensorSpec> infer_dsinks(const Graph& g, const Op& op) {
 }
 
 constexpr auto run_dsinks = []<class T>(const KernelCall<T>& c) {
-  c.k.attention_dsinks(c.wide_out(0), c.wide(0), c.in(1), c.in(2), c.wide(3), c.wide(4),
-                       dsinks_shape(c.graph, c.op), c.stream);
+  const kernels::AttentionShape s = dsinks_shape(c.graph, c.op);
+  if (!c.op.attrs.contains("context")) {
+    c.k.attention_dsinks(c.wide_out(0), c.wide(0), c.in(1), c.in(2), c.wide(3), c.wide(4), s,
+                         c.stream);
+    return;
+  }
+  const kernels::Wide<T>* acc = c.wide(4);
+  // The log-sum-exps are those of one part of a sequence after the other.
+  kernels::AttentionShape part = s;
+  part.batch = 1, part.seq = s.seq / 2;
+  for (int64_t p = 0; p < 2 * s.batch; ++p) {
+    const int64_t row = p * part.seq, ctx = row * s.heads * s.value_dim;
+    c.k.attention_dsinks(c.wide_out(0), c.wide(0) + row * s.heads, c.in(1) + ctx, c.in(2) + ctx,
+                         c.wide(3), acc, part, c.stream);
+    acc = c.wide_out(0);
+  }
 };
 
 }  // namespace
@@ -218,7 +290,12 @@ kernels::AttentionShape attend_shape(const Graph& g, const Op& op, size_t i) {
     throw refused(op, "scale", fmt::format("{}", s.scale), "a number above 0");
   }
   s.own = own_kernels(op);
-  if (one) return s;
+  const int64_t context = expect_context(g, op);
+  if (one && context == 1) return s;
+  if (one || (context > 1 && shape(g, op, i + 1).size() != 3)) {
+    throw refused(op, "context", std::to_string(context), "1, or k and v of their own");
+  }
+  s.seq = q[1] * context;
   s.kv_heads = kv_heads;
   s.head_dim = width_of(g, op, i, "heads", s.heads);
   expect_shape(g, op, i + 1, {s.batch, s.seq, s.kv_heads * s.head_dim});

@@ -1,7 +1,8 @@
 // Collectives of activations between ranks that split the products of a layer (tp): gather_rows
 // joins what the members of a group hold along an axis, scatter_rows sums over them and gives each
 // its part. Each is the gradient of the other (Korthikanti et al. 2022, arXiv 2205.05198, section
-// 4.2.2). The executor runs both through its Communicator.
+// 4.2.2). With attr context = n, the n members hold two parts of the axis each, of 2 n the parts c
+// and 2 n - 1 - c, which are put in order (cp). The executor runs both through its Communicator.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
@@ -16,6 +17,7 @@ Shape changed(const Graph& g, const Op& op, bool gathers) {
     throw user_error("op '{}' ({}): attribute 'axis' must be given, 0 to {}", op.name,
                      g.def(op).name, x.size() - 1);
   }
+  expect_context(g, op);
   int64_t& length = x[static_cast<size_t>(axis)];
   if (!gathers && length % members != 0) {
     throw user_error(
@@ -48,7 +50,8 @@ template <bool kGathers>
 Bytes scratch(const Graph& g, const Op& op, Bytes elem_bytes) {
   int64_t outer = 1;
   for (int64_t a = 0; a < attr_int(op, "axis"); ++a) outer *= shape(g, op, 0)[static_cast<size_t>(a)];
-  return outer == 1 ? 0 : num_elements(g.tensor(message<kGathers>(op)).shape) * elem_bytes;
+  const bool neighbours = outer == 1 && !op.attrs.contains("context");
+  return neighbours ? 0 : num_elements(g.tensor(message<kGathers>(op)).shape) * elem_bytes;
 }
 
 template <bool kGathers>
@@ -57,7 +60,9 @@ void gradient(GradContext& c, OpId) {
   if (!c.needs(op.inputs[0])) return;
   const Graph& g = c.graph();
   Attrs attrs = group_attrs(group_of(g, op), g.num_ranks);
-  attrs["axis"] = attr_int(op, "axis");
+  for (const char* key : {"axis", "context"}) {
+    if (op.attrs.contains(key)) attrs[key] = op.attrs.at(key);
+  }
   const OpId dx = c.emit(kGathers ? kScatterRows : kGatherRows, "dx", {c.grad(op.outputs[0])},
                          std::move(attrs));
   c.add(op.inputs[0], g.out(dx));

@@ -140,7 +140,9 @@
 //   all_gather        w...; overwrites in each tensor the other ranks' slices with their values
 //   gather_rows       x -> y; attr axis: joins the x of the group's ranks along it; scatter_rows  x
 //                     -> y: sums x over the ranks, of which each gets its part along the axis
-//   own_rows          ids[B,S] -> own[B,S/n]; own_vocabulary  ids -> own; attr vocab: own_part.cpp
+//                     gather_rows, scatter_rows, attend with attr context = n: parts of sequences
+//   own_rows          ids[B,S] -> own[B,S/n], or any x with attr axis; own_rows_dw  dy [acc] -> dx;
+//                     attr rows; own_vocabulary  ids -> own; attr vocab: own_part.cpp
 //   add_rows          x[..,w's axes] w [residual] -> y; add_rows_dw  dy [acc] -> dw; attr axes
 //   sgd               w v g; attrs lr, momentum; overwrites w and v; with attr sliced=1 only this
 //                     rank's slice of w, where v and g are slices of the group

@@ -1,34 +1,103 @@
-// What a rank of a group has of the input tokens where the group splits rows of sequences and the
-// vocabulary (tp). The kernels of both ops are on the CPU.
+// What a rank of a group has of the input tokens, and of what has a row per position, where the group
+// splits the rows of sequences (tp, cp) and the vocabulary (tp). These ops work on the CPU.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
 namespace moe::ops {
 namespace {
 
-int64_t place(const Graph& g, const Op& op, int64_t rank) {
-  return group_of(g, op).place(rank);
+/// The rows of a rank along an axis of `all` rows: its parts of 2 n, for attr context = n above 1, of
+/// which those of the ranks with the same parts have a slice each.
+struct OwnRows {
+  OwnRows(const Graph& g, const Op& op, int64_t all, int64_t rank) : context(expect_context(g, op)) {
+    const Group group = group_of(g, op);
+    sharing = group.size / context;
+    place = group.place(rank);
+    half = all / context / (context > 1 ? 2 : 1);
+    own = all / group.size;
+  }
+  /// The row of all that is own row i.
+  int64_t at(int64_t i) const {
+    const int64_t row = place % sharing * own + i;  // among those of its parts
+    const int64_t number = place / sharing;
+    if (context == 1) return row;
+    const int64_t part = row < half ? number : 2 * context - 1 - number;
+    return part * half + row % half;
+  }
+  int64_t context, sharing, place, half, own;
+};
+
+size_t axis_of(const Graph& g, const Op& op) {
+  const auto axes = static_cast<int64_t>(shape(g, op, 0).size());
+  const int64_t axis = attr_int(op, "axis", -1);
+  if (axis >= 0 && axis < std::min<int64_t>(axes, 2)) return static_cast<size_t>(axis);
+  throw user_error("op '{}' ({}): attribute 'axis' = {}, allowed: 0 or 1", op.name, g.def(op).name,
+                   axis);
 }
 
 std::vector<TensorSpec> infer_rows(const Graph& g, const Op& op) {
-  expect_index(g, op, 0, {kAny, kAny});
-  Shape ids = shape(g, op, 0);
-  const int64_t members = group_of(g, op).size;
-  if (ids[1] % members != 0) {
-    throw user_error("op '{}' (own_rows): the {} tokens of a sequence must be a multiple of the {} "
-                     "ranks of the group",
-                     op.name, ids[1], members);
+  Shape own = shape(g, op, 0);
+  int64_t& length = own[axis_of(g, op)];
+  const int64_t parts = group_of(g, op).size * (expect_context(g, op) > 1 ? 2 : 1);
+  if (length % parts != 0) {
+    throw user_error("op '{}' (own_rows): the length {} of the axis must be a multiple of {}, the "
+                     "parts of the ranks of the group",
+                     op.name, length, parts);
   }
-  ids[1] /= members;
-  return {{ids, DType::kI32}};
+  length /= group_of(g, op).size;
+  return {{own, arg(g, op, 0).dtype}};
+}
+
+/// Calls f(whole, own, n): n elements of the whole tensor and of the rank's are the same row.
+template <class F>
+void each_own_row(const Graph& g, const Op& op, const Shape& whole, int64_t rank, F f) {
+  const auto axis = static_cast<size_t>(attr_int(op, "axis"));
+  const OwnRows rows(g, op, whole[axis], rank);
+  int64_t outer = 1, inner = 1;
+  for (size_t a = 0; a < axis; ++a) outer *= whole[a];
+  for (size_t a = axis + 1; a < whole.size(); ++a) inner *= whole[a];
+  for (int64_t o = 0; o < outer; ++o) {
+    for (int64_t i = 0; i < rows.own; ++i) {
+      f((o * whole[axis] + rows.at(i)) * inner, (o * rows.own + i) * inner, inner);
+    }
+  }
 }
 
 constexpr auto run_rows = []<class T>(const KernelCall<T>& c) {
-  const int64_t all = c.in_shape(0)[1], own = c.out_shape(0)[1];
-  const int32_t* const from = c.in_i32(0) + place(c.graph, c.op, c.rank.rank) * own;
-  for (int64_t b = 0; b < c.in_shape(0)[0]; ++b) {
-    std::copy_n(from + b * all, own, c.out_i32(0) + b * own);
+  const auto copy_rows = [&](const auto* from, auto* to) {
+    each_own_row(c.graph, c.op, c.in_shape(0), c.rank.rank, [&](int64_t whole, int64_t own, int64_t n) {
+      std::copy_n(from + whole, n, to + own);
+    });
+  };
+  if (c.graph.tensor(c.op.inputs[0]).dtype == DType::kI32) {
+    copy_rows(c.in_i32(0), c.out_i32(0));
+  } else {
+    copy_rows(c.wide(0), c.wide_out(0));
   }
+};
+
+void gradient_rows(GradContext& c, OpId) {
+  const Op op = c.op();
+  const TensorId x = op.inputs[0];
+  if (!c.needs(x)) return;
+  Attrs attrs = all_attrs(op);
+  attrs["rows"] = shape(c.graph(), op, 0)[axis_of(c.graph(), op)];
+  const std::vector<TensorId> inputs = {c.grad(op.outputs[0]), c.grad(x)};
+  c.set(x, c.graph().out(c.emit(kOwnRowsDw, "dw", inputs, std::move(attrs), true)));
+}
+
+std::vector<TensorSpec> infer_rows_dw(const Graph& g, const Op& op) {
+  Shape whole = expect_matrix(g, op, 0);
+  whole[axis_of(g, op)] = expect_attr(op, "rows", 1);
+  expect_shape(g, op, 1, whole);
+  return {{whole, gradient_dtype(op, arg(g, op, 0).dtype)}};
+}
+
+constexpr auto run_rows_dw = []<class T>(const KernelCall<T>& c) {
+  start_from(c, c.wide_out(0), c.wide(1), num_elements(c.out_shape(0)));
+  each_own_row(c.graph, c.op, c.out_shape(0), c.rank.rank, [&](int64_t whole, int64_t own, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) c.wide_out(0)[whole + i] += c.in(0)[own + i];
+  });
 };
 
 std::vector<TensorSpec> infer_vocabulary(const Graph& g, const Op& op) {
@@ -40,25 +109,44 @@ std::vector<TensorSpec> infer_vocabulary(const Graph& g, const Op& op) {
 
 constexpr auto run_vocabulary = []<class T>(const KernelCall<T>& c) {
   const auto rows = static_cast<int32_t>(attr_int(c.op, "vocab"));
-  const auto first = static_cast<int32_t>(place(c.graph, c.op, c.rank.rank)) * rows;
+  const auto first = static_cast<int32_t>(group_of(c.graph, c.op).place(c.rank.rank)) * rows;
   const int64_t n = num_elements(c.in_shape(0));
   std::transform(c.in_i32(0), c.in_i32(0) + n, c.out_i32(0), [&](int32_t id) {
     return id >= first && id < first + rows ? id - first : -1;
   });
 };
 
+std::vector<AxisTuple> along_batch(const Graph&, const Op& op) {
+  if (attr_int(op, "axis", 1) == 0) return {};
+  return {{{0}, {0}}};
+}
+
 }  // namespace
 
 const OpDef kOwnRows = {
     .name = "own_rows",
-    .doc = "the part of each sequence of ids at the rank's place in the group; attrs group, stride",
-    .inputs = {{"ids", Role::kIds}},
-    .outputs = {{"own", Role::kIds}},
+    .doc =
+        "the rows of x along attr axis that the rank has by its place in the group; with attr "
+        "context = n of its two parts of 2 n (cp); attrs group, stride",
+    .inputs = {{"x", Role::kAny}},
+    .outputs = {{"own", Role::kAny}},
     .infer = infer_rows,
     .work = work_moves,
+    .gradient = gradient_rows,
+    .axes = along_batch,
+    .run = wide_types(run_rows),
+    .on_host = always};
+
+const OpDef kOwnRowsDw = {
+    .name = "own_rows_dw",
+    .doc = "dx of attr rows rows along attr axis: dy at the rank's own rows, else 0 [+ acc]",
+    .inputs = {{"dy"}, optional("acc", Role::kAdded)},
+    .outputs = {{"dx"}},
+    .infer = infer_rows_dw,
+    .work = work_moves,
     .gradient = no_gradient,
-    .axes = [](const Graph&, const Op&) { return std::vector<AxisTuple>{{{0}, {0}}}; },
-    .run = any_type(run_rows),
+    .may_alias = {{0, 1}},
+    .run = wide_types(run_rows_dw),
     .on_host = always};
 
 const OpDef kOwnVocabulary = {
@@ -71,7 +159,7 @@ const OpDef kOwnVocabulary = {
     .infer = infer_vocabulary,
     .work = work_moves,
     .gradient = no_gradient,
-    .axes = [](const Graph&, const Op&) { return std::vector<AxisTuple>{{{0}, {0}}}; },
+    .axes = along_batch,
     .run = any_type(run_vocabulary),
     .on_host = always};
 

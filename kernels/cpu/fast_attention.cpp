@@ -44,6 +44,7 @@ using Out = Rows<float>;
 struct Layout {
   explicit Layout(const AttentionShape& s)
       : seq(s.seq),
+        first(s.first),
         window(s.window > 0 ? smaller(s.window, s.seq) : s.seq),
         dim(s.head_dim),
         value_dim(s.value_dim),
@@ -69,7 +70,7 @@ struct Layout {
   }
 
   static constexpr int64_t kAlign = 16;  // a cache line in floats
-  int64_t seq, window, dim, value_dim, ctx_pitch, largest_pitch;
+  int64_t seq, first, window, dim, value_dim, ctx_pitch, largest_pitch;
   int64_t dim_padded, value_padded, keys_padded;
   float scale;
 };
@@ -139,7 +140,10 @@ struct PerQuery {
 /// The strip's products begin with first_key, the first row of a tile of keys.
 struct QueryBlock {
   QueryBlock(int64_t begin, const Layout& at)
-      : begin(begin), end(smaller(begin + kQueryBlock, at.seq)), window(at.window) {
+      : begin(begin),
+        end(smaller(begin + kQueryBlock, at.seq)),
+        row(begin - at.first),
+        window(at.window) {
     first_key = key_from(0) / kTileRows * kTileRows;
   }
   int64_t rows() const { return end - begin; }
@@ -152,7 +156,11 @@ struct QueryBlock {
   int64_t rows_until(int64_t key) const { return smaller(rows(), key - 1 + window - begin); }
   /// The first key to which only queries of the second half attend.
   int64_t half_from() const { return smaller(begin + kLanes, end); }
-  int64_t begin, end, window, first_key;
+  /// The end of the tiles of keys that have both halves of the queries.
+  int64_t both_until() const { return smaller(round_up(half_from(), kTileRows), end); }
+  int64_t begin, end;
+  int64_t row;  // of the first query in q, ctx and lse
+  int64_t window, first_key;
 };
 
 /// Calls f(key, tile, first) for each tile of kTileRows keys; `tile` is the product of the keys
@@ -197,7 +205,7 @@ MOE_NOINLINE PerQuery block_scores(float* score, const QueryBlock& block, In key
     MOE_UNROLL for (int r = 0; r < kTileRows; ++r) {
       MOE_UNROLL for (int h = first; h < 2; ++h) {
         Vec& sum = tile.at[r][h - first];
-        if (j >= block.begin) sum = mask_above(sum, j + r - block.begin, h);
+        if (j + kTileRows > block.begin) sum = mask_above(sum, j + r - block.begin, h);
         top.half[h] = at_least(top.half[h], sum);
         store(score + (j + r) * kQueryBlock + h * kLanes, sum);
       }
@@ -215,8 +223,8 @@ MOE_NOINLINE PerQuery block_exp(float* score, const QueryBlock& block, const Per
     store(at, e);
     sum.half[h] += e;
   };
-  for (int64_t j = block.first_key; j < block.half_from(); ++j) step(j, 0), step(j, 1);
-  for (int64_t j = block.half_from(); j < block.end; ++j) step(j, 1);
+  for (int64_t j = block.first_key; j < block.both_until(); ++j) step(j, 0), step(j, 1);
+  for (int64_t j = block.both_until(); j < block.end; ++j) step(j, 1);
   return sum;
 }
 
@@ -279,10 +287,10 @@ struct KvHead {
   /// Calls f(h, q, ctx, lse) for each query head h, with its offsets in q, ctx and lse.
   template <class F>
   MOE_INLINE void each_query_head(F f) const {
-    const int64_t group = shape.heads / shape.kv_heads, row = batch * shape.seq;
+    const int64_t group = shape.heads / shape.kv_heads, row = batch * shape.queries();
     for (int64_t h = number * group; h < (number + 1) * group; ++h)
       f(h, row * shape.q_pitch + h * shape.head_dim, (row * shape.heads + h) * shape.value_dim,
-        (batch * shape.heads + h) * shape.seq);
+        (batch * shape.heads + h) * shape.queries());
   }
 };
 
@@ -296,7 +304,7 @@ MOE_INLINE void each_kv_head(const AttentionShape& s, F f) {
 /// Calls f(strip) for the strips of a sequence, in ascending order.
 template <class F>
 MOE_INLINE void each_block(const Layout& at, F f) {
-  for (int64_t begin = 0; begin < at.seq; begin += kQueryBlock) f(QueryBlock(begin, at));
+  for (int64_t begin = at.first; begin < at.seq; begin += kQueryBlock) f(QueryBlock(begin, at));
 }
 
 /// The context and the log-sum-exp of one query head, strip by strip; k and v may be packed.
@@ -309,7 +317,7 @@ struct HeadForward {
   float* lse;
 
   void operator()(const QueryBlock& block) const {
-    const int64_t begin = block.begin;
+    const int64_t begin = block.row;
     transpose_block(work.q_t, {q.row(begin), q.ld}, block.rows(), at.dim, at.scale * kLog2E);
     PerQuery top = block_scores(work.prob, block, k, work.q_t, at);
     if (sink)
@@ -393,7 +401,7 @@ struct HeadBackward {
   bool add;
 
   void operator()(const QueryBlock& block) const {
-    const int64_t begin = block.begin, rows = block.rows();
+    const int64_t begin = block.row, rows = block.rows();
     In sq = {q.row(begin), q.ld}, sd = {dctx.row(begin), dctx.ld};
     transpose_block(work.q_t, sq, rows, at.dim, at.scale * kLog2E);
     transpose_block(work.dctx_t, sd, rows, at.value_dim, 1.0f);
@@ -413,10 +421,12 @@ struct HeadBackward {
   }
 };
 
-void copy_rows(Out to, In from, int64_t rows, int64_t cols) {
+/// Writes rows to `to`, or adds them.
+void copy_rows(Out to, In from, int64_t rows, int64_t cols, bool add) {
   for (int64_t r = 0; r < rows; ++r)
     each_vec(cols, [&](int64_t c, auto lanes) {
-      store(to.row(r) + c, load(from.row(r) + c, lanes), lanes);
+      const Vec x = load(from.row(r) + c, lanes);
+      store(to.row(r) + c, add ? load(to.row(r) + c, lanes) + x : x, lanes);
     });
 }
 
@@ -434,7 +444,16 @@ void attention_dx(AttentionOut<float> out, const float* dctx, const float* ctx,
       dk = {work.dk, at.dim_padded};
       dv = {work.dv, at.value_padded};
     }
-    bool add = false;
+    bool add = s.add || s.first > 0;  // a strip's keys begin before its own
+    if (!at.in_place() && add) {
+      __builtin_memset(work.dk, 0, static_cast<size_t>(s.seq * at.dim_padded) * sizeof(float));
+      __builtin_memset(work.dv, 0, static_cast<size_t>(s.seq * at.value_padded) * sizeof(float));
+    } else if (add && !s.add) {
+      for (int64_t r = 0; r < s.seq; ++r) {
+        __builtin_memset(whole_dk.row(r), 0, static_cast<size_t>(at.dim) * sizeof(float));
+        __builtin_memset(whole_dv.row(r), 0, static_cast<size_t>(at.value_dim) * sizeof(float));
+      }
+    }
     head.each_query_head([&](int64_t, int64_t q_at, int64_t ctx_at, int64_t lse_at) {
       each_block(at, HeadBackward{at,
                                   work,
@@ -451,8 +470,8 @@ void attention_dx(AttentionOut<float> out, const float* dctx, const float* ctx,
       add = true;
     });
     if (!at.in_place()) {
-      copy_rows(whole_dk, {work.dk, at.dim_padded}, s.seq, at.dim);
-      copy_rows(whole_dv, {work.dv, at.value_padded}, s.seq, at.value_dim);
+      copy_rows(whole_dk, {work.dk, at.dim_padded}, s.seq, at.dim, s.add);
+      copy_rows(whole_dv, {work.dv, at.value_padded}, s.seq, at.value_dim, s.add);
     }
   });
 }
@@ -467,7 +486,7 @@ void attention_dsinks(float* dsinks, const float* lse, const float* dctx, const 
       const In head_dctx = {dctx + ctx_at, at.ctx_pitch}, head_ctx = {ctx + ctx_at, at.ctx_pitch};
       const float* head_lse = lse + (b * s.heads + h) * s.seq;
       each_block(at, [&](const QueryBlock& block) {
-        const int64_t begin = block.begin;
+        const int64_t begin = block.row;
         const PerQuery dots = block_dots({head_dctx.row(begin), head_dctx.ld},
                                          {head_ctx.row(begin), head_ctx.ld}, block, at);
         each_vec(block.rows(), [&](int64_t i, auto lanes) {

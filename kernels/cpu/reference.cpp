@@ -284,7 +284,7 @@ void embedding_dwpe(double* dwpe, const double* dx, const double* acc, int64_t t
 struct Heads {
   explicit Heads(AttentionShape s) : shape(s) {}
   int64_t q(int64_t b, int64_t h, int64_t i, int64_t c) const {
-    return (b * shape.seq + i) * shape.q_pitch + h * shape.head_dim + c;
+    return (b * shape.queries() + i) * shape.q_pitch + h * shape.head_dim + c;
   }
   int64_t k(int64_t b, int64_t h, int64_t j, int64_t c) const {
     return (b * shape.seq + j) * shape.k_pitch + kv_head(h) * shape.head_dim + c;
@@ -293,23 +293,24 @@ struct Heads {
     return (b * shape.seq + j) * shape.v_pitch + kv_head(h) * shape.value_dim + c;
   }
   int64_t ctx(int64_t b, int64_t h, int64_t i, int64_t c) const {
-    return ((b * shape.seq + i) * shape.heads + h) * shape.value_dim + c;
+    return ((b * shape.queries() + i) * shape.heads + h) * shape.value_dim + c;
   }
   int64_t score(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    return ((b * shape.heads + h) * shape.seq + i) * shape.seq + j;
+    return ((b * shape.heads + h) * shape.queries() + i) * shape.seq + j;
   }
   template <class F>
   void each_pair(F f) const {  // calls f(b, h, i, j)
     for (int64_t b = 0; b < shape.batch; ++b)
       for (int64_t h = 0; h < shape.heads; ++h)
-        for (int64_t i = 0; i < shape.seq; ++i)
+        for (int64_t i = 0; i < shape.queries(); ++i)
           for (int64_t j = 0; j < shape.seq; ++j) f(b, h, i, j);
   }
   int64_t kv_head(int64_t h) const { return h / (shape.heads / shape.kv_heads); }
-  int64_t num_scores() const { return shape.batch * shape.heads * shape.seq * shape.seq; }
-  /// Query i sees the keys from this one to key i.
+  int64_t num_scores() const { return shape.batch * shape.heads * shape.queries() * shape.seq; }
+  /// Query i sees the keys from first_key() to last_key().
+  int64_t last_key(int64_t i) const { return shape.first + i; }
   int64_t first_key(int64_t i) const {
-    return shape.window == 0 ? 0 : std::max<int64_t>(0, i - shape.window + 1);
+    return shape.window == 0 ? 0 : std::max<int64_t>(0, last_key(i) - shape.window + 1);
   }
   double scale() const {
     return shape.scale != 0 ? shape.scale : 1 / std::sqrt(static_cast<double>(shape.head_dim));
@@ -333,9 +334,10 @@ void causal_softmax(double* prob, double* lse, const double* score, const double
                     AttentionShape s) {
   const Heads at(s);
   const double scale = at.scale(), none = -std::numeric_limits<double>::infinity();
-  for (int64_t row = 0; row < s.batch * s.heads * s.seq; ++row) {
-    const int64_t first = at.first_key(row % s.seq), count = row % s.seq + 1;
-    const double sink = sinks ? sinks[row / s.seq % s.heads] : none;
+  for (int64_t row = 0; row < s.batch * s.heads * s.queries(); ++row) {
+    const int64_t query = row % s.queries();
+    const int64_t first = at.first_key(query), count = at.last_key(query) + 1;
+    const double sink = sinks ? sinks[row / s.queries() % s.heads] : none;
     const double* from = score + row * s.seq;
     double* to = prob + row * s.seq;
     double top = sink;
@@ -350,22 +352,22 @@ void causal_softmax(double* prob, double* lse, const double* score, const double
 
 void context(double* ctx, const double* prob, const double* v, AttentionShape s) {
   const Heads at(s);
-  std::fill_n(ctx, s.batch * s.seq * s.heads * s.value_dim, 0.0);
+  std::fill_n(ctx, s.batch * s.queries() * s.heads * s.value_dim, 0.0);
   at.each_pair([&](int64_t b, int64_t h, int64_t i, int64_t j) {
-    if (j > i || j < at.first_key(i)) return;
+    if (j > at.last_key(i) || j < at.first_key(i)) return;
     for (int64_t c = 0; c < s.value_dim; ++c)
       ctx[at.ctx(b, h, i, c)] += prob[at.score(b, h, i, j)] * v[at.v(b, h, j, c)];
   });
 }
 
-void clear_rows(double* to, int64_t cols, int64_t pitch, AttentionShape s) {
-  for (int64_t r = 0; r < s.batch * s.seq; ++r) std::fill_n(to + r * pitch, cols, 0.0);
+void clear_rows(double* to, int64_t cols, int64_t pitch, int64_t rows) {
+  for (int64_t r = 0; r < rows; ++r) std::fill_n(to + r * pitch, cols, 0.0);
 }
 
 void context_dx(double* dprob, double* dv, const double* dctx, const double* prob, const double* v,
                 AttentionShape s) {
   const Heads at(s);
-  clear_rows(dv, s.kv_heads * s.value_dim, s.v_pitch, s);
+  if (!s.add) clear_rows(dv, s.kv_heads * s.value_dim, s.v_pitch, s.batch * s.seq);
   at.each_pair([&](int64_t b, int64_t h, int64_t i, int64_t j) {
     double sum = 0;
     for (int64_t c = 0; c < s.value_dim; ++c) {
@@ -379,8 +381,9 @@ void context_dx(double* dprob, double* dv, const double* dctx, const double* pro
 
 void softmax_dx(double* dscore, const double* dprob, const double* prob, AttentionShape s) {
   const Heads at(s);
-  for (int64_t row = 0; row < s.batch * s.heads * s.seq; ++row) {
-    const int64_t first = at.first_key(row % s.seq), count = row % s.seq + 1;
+  for (int64_t row = 0; row < s.batch * s.heads * s.queries(); ++row) {
+    const int64_t query = row % s.queries();
+    const int64_t first = at.first_key(query), count = at.last_key(query) + 1;
     const double *p = prob + row * s.seq, *dp = dprob + row * s.seq;
     double dot = 0;
     for (int64_t j = first; j < count; ++j) dot += dp[j] * p[j];
@@ -392,8 +395,8 @@ void softmax_dx(double* dscore, const double* dprob, const double* prob, Attenti
 void scores_dx(double* dq, double* dk, const double* dscore, AttentionIn<double> in,
                AttentionShape s) {
   const Heads at(s);
-  clear_rows(dq, s.heads * s.head_dim, s.q_pitch, s);
-  clear_rows(dk, s.kv_heads * s.head_dim, s.k_pitch, s);
+  clear_rows(dq, s.heads * s.head_dim, s.q_pitch, s.batch * s.queries());
+  if (!s.add) clear_rows(dk, s.kv_heads * s.head_dim, s.k_pitch, s.batch * s.seq);
   at.each_pair([&](int64_t b, int64_t h, int64_t i, int64_t j) {
     const double grad = dscore[at.score(b, h, i, j)];
     for (int64_t c = 0; c < s.head_dim; ++c) {

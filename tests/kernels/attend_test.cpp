@@ -178,3 +178,58 @@ TEST_CASE("a sink that is far above all scores leaves a context of 0, one far be
     CHECK(got.lse[40] == want.lse[40]);
   }
 }
+
+namespace {
+
+/// Attention of the queries of one sequence in two calls, the keys of the second before its first
+/// query; gradients of both are added up.
+template <class T>
+std::vector<T> in_two_calls(const kernels::KernelTable<T>& k, const Attend& a, int64_t first,
+                            const AttendOperands<T>& in) {
+  const AttentionShape& s = a.s;
+  const int64_t ctx_cols = s.heads * s.value_dim;
+  std::vector<T> ctx(static_cast<size_t>(s.seq * ctx_cols)), lse(s.heads * s.seq);
+  std::vector<T> dq(in.q.size()), dk(in.k.size()), dv(in.v.size());
+  auto work = work_for(k, s);
+  for (const bool second : {true, false}) {
+    AttentionShape part = s;
+    part.first = second ? first : 0;
+    part.seq = second ? s.seq : first;
+    part.add = true;
+    const int64_t row = part.first;
+    kernels::AttentionIn<T> from = in.in();
+    from.q += row * s.q_pitch;
+    T *const to = ctx.data() + row * ctx_cols, *const sums = lse.data() + row * s.heads;
+    k.attention(to, sums, from, part, work.data(), nullptr);
+    k.attention_dx({dq.data() + row * s.q_pitch, dk.data(), dv.data()},
+                   in.dctx.data() + row * ctx_cols, to, from, sums, part, work.data(), nullptr);
+  }
+  std::vector<T> all = ctx;
+  for (const auto* part : {&dq, &dk, &dv}) all.insert(all.end(), part->begin(), part->end());
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("attention of some queries after others is that of all at once") {
+  for (uint64_t number = 0; number < 60; ++number) {
+    Attend a = random_attend(number, 150, 90);
+    a.s.batch = 1, a.s = apart(a.s);
+    a.s.seq += 1;
+    const int64_t first = 1 + static_cast<int64_t>(number * 37) % (a.s.seq - 1);
+    INFO(a.text() << " first " << first);
+    const auto in = random_operands(a);
+    const auto exact = in.as<double>();
+    const auto want = attend(kernels::reference_table(), a, exact);
+    std::vector<double> all = want.ctx;
+    for (const auto* part : {&want.dq, &want.dk, &want.dv})
+      all.insert(all.end(), part->begin(), part->end());
+    const auto reference = in_two_calls(kernels::reference_table(), a, first, exact);
+    REQUIRE(reference.size() == all.size());
+    for (size_t i = 0; i < all.size(); ++i) CHECK(reference[i] == Approx(all[i]).margin(1e-12));
+    for (const auto* k : kernels::runnable_tables()) {
+      const auto got = in_two_calls(*k, a, first, in);
+      for (size_t i = 0; i < all.size(); ++i) CHECK(got[i] == Approx(all[i]).margin(2e-4));
+    }
+  }
+}

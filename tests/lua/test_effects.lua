@@ -113,7 +113,7 @@ test("keys for what is not built say so, and a short name is not guessed", funct
   end
   for key, says in pairs { tp = "products, and the rows between them, are split over ranks",
     pp = "blocks are spread over pipeline ranks by `grid = moe.grid { pp = N }`",
-    cp = "context parallelism is not implemented", dp = "the batch is spread over all ranks",
+    cp = "sequences are split over ranks by", dp = "the batch is spread over all ranks",
     micro_batch = "gradients are added up over the micro-batches of `grid = moe.grid {",
     zero_stage = "optimizer states are sharded by `zero = 1` of moe.system" } do
     expect.fails(model(key), 2, ("model.gpt2_moe: unknown key '%s'; %s"):format(key, says))

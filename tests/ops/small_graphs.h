@@ -73,13 +73,14 @@ graph split ranks=1
 %0 input i32 [2,4] ids
 %1 input i32 [2,4] targets
 %2 param f64 [7,6] wte split=0
-%3 param f64 [4,6] wpe split=0
+%3 param f64 [4,6] wpe
 %4 param f64 [6,6] w split=1
 %5 param f64 [6] b
 %6 = own_vocabulary(%0) {vocab=7} own forward embed
 %7 = embedding(%6, %2) embed forward embed
 %8 = scatter_rows(%7) {axis=1} sum forward embed
-%9 = add_rows(%8, %3) positions forward embed
+%21 = own_rows(%3) {axis=0} wpe.own forward embed
+%9 = add_rows(%8, %21) positions forward embed
 %10 = gather_rows(%9) {axis=1} all forward mlp
 %11 = linear(%10, %4) fc forward mlp
 %12 = scatter_rows(%11) {axis=1} fc.sum forward mlp
@@ -89,7 +90,7 @@ graph split ranks=1
 %16 = vocabulary_sums(%14, %15) sums forward head
 %17 = gather_rows(%16) {axis=2} all_sums forward head
 %18, %19 = cross_entropy_split(%14, %15, %17) {scale=0.1, copies=1} loss forward head
-%20 = own_rows(%0) rows forward gate
+%20 = own_rows(%0) {axis=1} rows forward gate
 )"};
 }
 

@@ -23,17 +23,19 @@ RowExchange<T>::RowExchange(const Graph& graph, OpId id, const CollectiveMemory&
   whole_ = static_cast<T*>(memory.data(whole));
   block_ = num_elements(tensor.shape);
   for (int64_t i = 0; i < attr_int(op, "axis"); ++i) outer_ *= tensor.shape[static_cast<size_t>(i)];
-  message_ = outer_ == 1 ? whole_ : static_cast<T*>(scratch);
+  parts_ = op.attrs.contains("context") ? 2 : 1;
+  message_ = outer_ == 1 && parts_ == 1 ? whole_ : static_cast<T*>(scratch);
 }
 
 template <class T>
 template <class F>
 void RowExchange<T>::each_run(F f) const {
   if (message_ == whole_) return;
-  const int64_t run = block_ / outer_;
+  const int64_t run = block_ / (outer_ * parts_), all = group_.size * parts_;
   for (int64_t member = 0; member < group_.size; ++member) {
-    for (int64_t o = 0; o < outer_; ++o) {
-      f(whole_ + (o * group_.size + member) * run, message_ + member * block_ + o * run, run);
+    for (int64_t i = 0; i < outer_ * parts_; ++i) {
+      const int64_t place = i % parts_ == 0 ? member : all - 1 - member;
+      f(whole_ + (i / parts_ * all + place) * run, message_ + member * block_ + i * run, run);
     }
   }
 }

@@ -1,6 +1,7 @@
 // A collective of activations of one rank (ops/group_rows.cpp): gather_rows or scatter_rows, of a
 // block of numbers per member. Along the axis that members join or divide, the rows of a member are
-// neighbours; where axes before it are longer than 1, blocks are packed into a message.
+// neighbours, or two parts (cp); where axes before it are longer than 1, and of parts, blocks are
+// packed into a message.
 #pragma once
 
 #include <string>
@@ -31,7 +32,8 @@ class RowExchange {
   bool scatters_;
   T *part_, *whole_, *message_;
   int64_t block_;      // elements of a member
-  int64_t outer_ = 1;  // runs of a member
+  int64_t outer_ = 1;  // by the axes before
+  int64_t parts_ = 1;  // of the axis that a member has, the second from the end (cp)
 };
 
 }  // namespace moe

@@ -18,7 +18,19 @@ TensorId attention(ModelBuilder& b, const In& in, const Attention& o) {
   const TensorId x = b.all_rows("attn.rows", in.x);
   const TensorId qkv = b.op("linear", "attn.qkv", {x, qkv_w, qkv_b});
   TensorId context;
-  if (o.kernel == AttentionKernel::kFused) {
+  if (b.spec().cp > 1) {
+    if (o.kernel == AttentionKernel::kUnfused) {
+      throw user_error("model.cp = {}: attention of separate ops (kernel = 'unfused') sees no keys "
+                       "of other ranks; use kernel = 'fused', or cp = 1",
+                       b.spec().cp);
+    }
+    const std::string each = std::to_string(b.width(qkv) / 3);
+    const OpId parts = b.add("split", "attn.cut", {qkv},
+                             {{"axis", int64_t{2}}, {"sizes", each + "," + each + "," + each}});
+    const TensorId k = b.all_parts("attn.k_parts", b.graph().out(parts, 1));
+    const TensorId v = b.all_parts("attn.v_parts", b.graph().out(parts, 2));
+    context = b.op("attend", "attn.core", {b.graph().out(parts), k, v}, b.of_parts(heads));
+  } else if (o.kernel == AttentionKernel::kFused) {
     context = b.op("attend", "attn.core", {qkv}, heads);
   } else {
     const TensorId score = b.op("attn_score", "attn.score", {qkv}, heads);

@@ -9,15 +9,20 @@ TensorId embedding(ModelBuilder& b, const In&, const Embedding& o) {
   const TensorId wte = b.parameter("wte", {b.spec().vocab, o.hidden}, Init::kUniform, b.split(0));
   TensorId wpe;
   if (o.positions) {
-    wpe = b.parameter("wpe", {b.spec().seq, o.hidden}, Init::kUniform, b.split(0));
+    // Without cp a rank's own rows are a part of wpe.
+    const Held held = b.spec().cp == 1 ? b.split(0) : Held();
+    wpe = b.parameter("wpe", {b.spec().seq, o.hidden}, Init::kUniform, held);
   }
   const Attrs store = store_attr(b.spec().dtype);
   TensorId x;
-  if (b.spec().tp == 1) {
+  if (b.spec().ranks_per_share() == 1) {
     x = b.op("embedding", "embed", {b.ids(), wte, wpe}, store);
-  } else {  // a token has a row in one rank's part of the vocabulary
-    const TensorId ids = b.own_vocabulary("embed.ids", b.ids(), wte);
+  } else {
+    TensorId ids = b.own_parts("embed.parts", b.ids(), 1);
+    // A token has a row in one rank's part of the vocabulary.
+    if (b.spec().tp > 1) ids = b.own_vocabulary("embed.ids", ids, wte);
     x = b.sum_to_own_rows("embed.sum", b.op("embedding", "embed", {ids, wte}, store));
+    if (wpe.valid() && b.spec().cp > 1) wpe = b.own_parts("embed.wpe", wpe, 0, Axis::kTp);
     if (wpe.valid()) x = b.op("add_rows", "embed.positions", {x, wpe});
   }
   return scaled_sum(b, "embed.scale", x, o.scale, {});

@@ -41,7 +41,7 @@ class Partition {
         context_(context),
         program_(forward_ops(graph)),
         batch_(context.model.batch_per_device),
-        times_(graph, program_, batch_, context.model.seq / context.model.tp, context.cost) {}
+        times_(graph, program_, batch_, context.model.tokens_per_rank() / batch_, context.cost) {}
 
   Graph run() {
     find_layers();
@@ -253,7 +253,8 @@ class Partition {
   }
 
   Graph rewritten() const {
-    RangeCutter cutter(graph_, program_, batch_, context_.model.seq / context_.model.tp);
+    RangeCutter cutter(graph_, program_, batch_,
+                       context_.model.tokens_per_rank() / batch_);
     std::vector<std::vector<OpId>> made;
     for (const CutRange& range : ranges_) made.push_back(cutter.cut(range));
     return by_source(cutter.result(ranges_, made));

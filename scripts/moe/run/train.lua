@@ -364,7 +364,7 @@ end
 local function say_choices(result, spec)
   local load, choices, m = ((result.moe[1] or {})[1] or {}).load, 0, spec.model
   for _, n in ipairs(load or {}) do choices = choices + n end
-  local tokens = spec.ranks / m.pp / m.tp * m.micro_batches * m.batch_per_device * m.seq
+  local tokens = spec.ranks / m.pp / (m.tp * m.cp) * m.micro_batches * m.batch_per_device * m.seq
   if load and choices < tokens * m.k then
     core.warn(("moe.train: gate '%s' gives a token %.2f choices on average, fewer than k = %d")
       :format(m.gate, choices / tokens, m.k))

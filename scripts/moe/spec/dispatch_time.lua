@@ -108,7 +108,7 @@ function M.of_plan(spec, candidate, at)
   end
   local ranks = m.ep or spec.ranks
   local sizes = { ranks = ranks, ranks_per_node = math.min(ranks, on.devices_per_node),
-    experts = m.experts, topk = m.k, hidden = m.hidden, tokens = m.batch_per_device * m.seq / m.tp,
+    experts = m.experts, topk = m.k, hidden = m.hidden, tokens = m.batch_per_device * m.seq / (m.tp * m.cp),
     groups = m.router and m.router.groups, top_groups = m.router and m.router.top_groups }
   local route = dispatcher.route(d.name, sizes, schema.merged(d.options, { weights = true,
     combine_weights = false }), M.GPUS[gpu].sms, path, at)

@@ -12,14 +12,16 @@ local function one(doc)
   return { type = "integer", lo = 1, hi = 1, doc = doc .. "; only 1 so far" }
 end
 
-M.FIELDS = schema.changed(schema.picked(schema.declared "model", { "ep", "tp", "micro_batches" }), {
+M.FIELDS = schema.changed(schema.picked(schema.declared "model", { "ep", "tp", "cp",
+  "micro_batches" }), {
   pp = { type = "integer", lo = 1, hi = 1e5, doc = "pipeline ranks, each of which runs some of the "
     .. "model's blocks; the others share its micro-batches; default: 1" },
   layout = { type = "string", doc = "the blocks of the stages, as moe.pipeline_layout takes them; "
     .. "default: equally many" },
   tp = { doc = "ranks over which products of attention and dense layers, and between them the "
     .. "tokens of a sequence, are split; they share the sequences; default: 1" },
-  cp = one "ranks over which sequences are split",
+  cp = { doc = "ranks over which sequences are split, also in attention; they share the "
+    .. "sequences; default: 1" },
   etp = one "ranks over which products of experts are split",
   dp = { type = "integer", lo = 1, hi = 1e6,
     doc = "ranks with sequences of their own; default: all that the other axes leave" },
@@ -32,7 +34,7 @@ M.FIELDS = schema.changed(schema.picked(schema.declared "model", { "ep", "tp", "
   global_batch = { type = "integer", lo = 1, hi = 1e9, doc = "sequences of a step on all ranks, in "
     .. "place of micro_batches; the model gives batch_per_device, those of a micro-batch" },
 })
-for _, name in ipairs { "ep", "tp", "micro_batches" } do
+for _, name in ipairs { "ep", "tp", "cp", "micro_batches" } do
   M.FIELDS[name] = schema.optional(M.FIELDS[name])
 end
 
@@ -79,7 +81,9 @@ local function check_axis(grid, name, length, devices)
 end
 
 --- Returns what "ranks" stands for in messages about sequences.
-function M.groups(tp) return tp > 1 and (" (groups of tp = %d)"):format(tp) or "" end
+function M.groups(tp, cp)
+  return tp * cp > 1 and (" (groups of tp * cp = %d)"):format(tp * cp) or ""
+end
 
 --- Returns the number of pipeline ranks of a model on `devices` ranks, and of ranks of each.
 function M.pipeline_ranks(model, devices)
@@ -96,15 +100,19 @@ function M.pipeline_ranks(model, devices)
 end
 
 --- Returns the sizes of a model on the `devices` ranks of a pipeline rank: ep, the micro-batches,
---- tp, and the number of ranks, or groups over tp, with sequences of their own.
+--- tp, cp, and the number of ranks, or groups over tp and cp, with sequences of their own.
 function M.sizes(model, devices)
   local grid = model.grid or {}
-  local tp = grid.tp or 1
-  if devices % tp ~= 0 then
-    errors.user(("grid.tp: %d does not divide the number of ranks, %d; give a divisor"):format(tp,
-      devices), grid.at, "grid.tp")
+  local tp, cp, rest = grid.tp or 1, grid.cp or 1, devices
+  for _, axis in ipairs { { "tp", tp, "ranks" }, { "cp", cp, "groups over tp" } } do
+    local name, length, what = unpack(axis)
+    if rest % length ~= 0 then
+      errors.user(("grid.%s: %d does not divide the number of %s, %d; give a divisor"):format(name,
+        length, what, rest), grid.at, "grid." .. name)
+    end
+    rest = rest / length
   end
-  local shares = devices / tp
+  local shares = rest
   local ep = grid.ep or model.ep or devices
   if grid.ep and model.ep and grid.ep ~= model.ep then
     errors.user(("grid.ep: is %d, but %s.ep is %d; omit one of them"):format(grid.ep, model.path,
@@ -129,15 +137,15 @@ function M.sizes(model, devices)
     if micro ~= math.floor(micro) or micro < 1 then
       errors.user(("grid.global_batch: %d sequences are no whole number of micro-batches of %d "
         .. "sequences on each of %d ranks%s; give a multiple of %d"):format(grid.global_batch,
-        each, shares, M.groups(tp), each * shares), grid.at, "grid.global_batch")
+        each, shares, M.groups(tp, cp), each * shares), grid.at, "grid.global_batch")
     end
   end
   if model.batch and model.batch % (shares * micro) ~= 0 and micro > 1 then
     errors.user(("grid.micro_batches: %s.batch = %d sequences cannot be spread evenly over %d "
       .. "ranks%s in %d micro-batches; give a multiple of %d"):format(model.path, model.batch,
-      shares, M.groups(tp), micro, shares * micro), grid.at, "grid.micro_batches")
+      shares, M.groups(tp, cp), micro, shares * micro), grid.at, "grid.micro_batches")
   end
-  return ep, micro, tp, shares
+  return ep, micro, tp, cp, shares
 end
 
 return M

@@ -24,7 +24,7 @@ function M.of(model, spec, cluster, ms)
     local counted, counts = pcall(model_lib.counts, model)
     flops[model] = counted and counts.flops_per_token  -- an architecture of the recipe may refuse
   end
-  local tokens = m.batch_per_device * m.micro_batches * m.seq / m.pp / m.tp / ms * 1e3
+  local tokens = m.batch_per_device * m.micro_batches * m.seq / m.pp / (m.tp * m.cp) / ms * 1e3
   local peak = cluster and cluster.peak_gemm
   if type(peak) == "table" then peak = peak[m.dtype] end
   if not flops[model] then return { tokens_per_s = tokens } end
