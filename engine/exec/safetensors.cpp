@@ -26,9 +26,18 @@ size_t type_bytes(FileType type) {
     case FileType::kF32:
     case FileType::kI32:
       return 4;
+    case FileType::kF8E4M3:
+    case FileType::kF8E8M0:
+    case FileType::kU8:
+      return 1;
     default:
       return 2;
   }
+}
+
+/// Whether parameters are read from tensors of this type as they are, or with their scales.
+bool is_read(FileType type) {
+  return type != FileType::kI32 && type != FileType::kU8 && type != FileType::kF8E8M0;
 }
 
 double half_to_double(uint16_t bits) {
@@ -37,6 +46,22 @@ double half_to_double(uint16_t bits) {
   if (exponent == 31) return mantissa == 0 ? sign * INFINITY : NAN;
   if (exponent == 0) return sign * std::ldexp(mantissa, -24);
   return sign * std::ldexp(1024 + mantissa, exponent - 25);
+}
+
+/// The number with 4 bits of exponent and 3 of mantissa, without infinities (OCP OFP8).
+double e4m3_to_double(uint8_t bits) {
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  const double sign = (bits & 0x80) != 0 ? -1 : 1;
+  if (exponent == 15 && mantissa == 7) return NAN;
+  if (exponent == 0) return sign * std::ldexp(mantissa, -9);
+  return sign * std::ldexp(8 + mantissa, exponent - 10);
+}
+
+/// The number of a code with 2 bits of exponent and 1 of mantissa (OCP MX).
+double e2m1_to_double(int code) {
+  constexpr std::array<double, 8> kValues = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  const double value = kValues[static_cast<size_t>(code & 7)];
+  return (code & 8) != 0 ? -value : value;
 }
 
 uint16_t to_bf16(float value) {
@@ -269,6 +294,12 @@ double Safetensors::Entry::at(int64_t i) const {
       return std::bit_cast<float>(static_cast<uint32_t>(as(uint16_t{})) << 16);
     case FileType::kI32:
       return as(int32_t{});
+    case FileType::kF8E4M3:
+      return e4m3_to_double(as(uint8_t{}));
+    case FileType::kF8E8M0:
+      return *p == '\xff' ? NAN : std::ldexp(1.0, as(uint8_t{}) - 127);
+    case FileType::kU8:
+      return as(uint8_t{});
   }
   return 0;
 }
@@ -300,7 +331,7 @@ void Safetensors::open(const std::string& path) {
       continue;
     }
     std::optional<Entry> entry = entry_of(path, name, tensor, size - begin, ranges.emplace_back());
-    if (!entry || entry->type == FileType::kI32) unread_[name] = tensor["dtype"];
+    if (!entry || !is_read(entry->type)) unread_[name] = tensor["dtype"];
     if (!entry) continue;
     entry->begin += begin;
     entry->file = file;
@@ -321,45 +352,142 @@ std::string Safetensors::form_of(const std::string& name) const {
   if (other != unread_.end()) {
     return fmt::format("its tensor '{}' is of type {}", name, other->second);
   }
-  if (unread_.contains(name + "_blocks") && unread_.contains(name + "_scales")) {
-    return fmt::format("its tensor '{}' is in blocks of MXFP4 ('{}_blocks', '{}_scales')", name,
-                       name, name);
-  }
   return fmt::format("it has no tensor '{}'", name);
 }
 
+namespace {
+
+bool has(const Safetensors& files, const std::string& name) {
+  return files.find(name) != nullptr || files.find(name + "_blocks") != nullptr;
+}
+
+/// Returns the name that the files have for `name`, maybe below the prefix of a wrapped model;
+/// `name` itself if they have none.
+std::string name_in(const Safetensors& files, const std::string& name) {
+  if (has(files, name)) return name;
+  const bool inner = name.starts_with("model.");
+  const std::string rest = inner ? name.substr(6) : name;
+  std::vector<std::string> forms = {"language_model." + name, "thinker." + name};
+  if (inner) forms.insert(forms.end(), {"model.language_model." + rest, rest});
+  const auto found = std::find_if(forms.begin(), forms.end(),
+                                  [&](const std::string& form) { return has(files, form); });
+  return found == forms.end() ? name : *found;
+}
+
+/// Returns the source of which the files have the first tensor, or `source`.
+const TensorSource& present(const Safetensors& files, const ParamInfo& info,
+                            const TensorSource& source) {
+  const auto is_there = [&](const TensorSource& one) {
+    const std::vector<std::string> names = names_in_file(one, layout_of(info, one));
+    return has(files, name_in(files, names[0]));
+  };
+  if (source.others.empty() || is_there(source)) return source;
+  const auto other = std::find_if(source.others.begin(), source.others.end(), is_there);
+  return other == source.others.end() ? source : *other;
+}
+
+/// A tensor of the files that is part of a parameter, with the scales of its numbers if it has any.
+struct Part {
+  const Safetensors::Entry* numbers = nullptr;
+  const Safetensors::Entry* scales = nullptr;  // of kF8E4M3 or of MXFP4
+  int64_t rows = 0, cols = 0;                  // of numbers with scales
+  static constexpr int64_t kBlock = 128, kMxBlock = 32;
+
+  double at(int64_t i) const {
+    if (scales == nullptr) return numbers->at(i);
+    if (numbers->type == FileType::kU8) {
+      const double scale = std::ldexp(1.0, static_cast<int>(scales->at(i / kMxBlock)) - 127);
+      const auto codes = static_cast<int>(numbers->at(i / 2));
+      return scale * e2m1_to_double(i % 2 == 0 ? codes & 15 : codes >> 4);
+    }
+    const int64_t matrix = i / (rows * cols), row = i / cols % rows, col = i % cols;
+    const int64_t across = (cols + kBlock - 1) / kBlock, down = (rows + kBlock - 1) / kBlock;
+    return numbers->at(i) *
+           scales->at((matrix * down + row / kBlock) * across + col / kBlock);
+  }
+};
+
+/// Returns the tensor of this name and shape. Throws UserError, which names it, if the files have
+/// another or none. `shape` is that of plain numbers; MXFP4 is never transposed, and `layout` is
+/// changed so.
+Part part_of(const Safetensors& files, const std::string& asked, const std::string& parameter,
+             Shape shape, Layout& layout) {
+  const std::string name = name_in(files, asked);
+  const auto check = [&](const std::string& of, const Safetensors::Entry& entry,
+                         const Shape& needed) {
+    if (without_leading_one(entry.shape, needed.size()) == needed) return;
+    throw user_error("{}: its tensor '{}' is {}, but the parameter {} needs {}", files.path(), of,
+                     shape_text(entry.shape), parameter, shape_text(needed));
+  };
+  Part part{files.find(name), nullptr};
+  const std::string blocks = name + "_blocks", scales = name + "_scales";
+  if (part.numbers == nullptr && files.find(blocks) != nullptr && files.find(scales) != nullptr) {
+    if (layout.transposed) std::swap(shape[shape.size() - 2], shape[shape.size() - 1]);
+    layout.transposed = false;
+    part = {files.find(blocks), files.find(scales), shape[shape.size() - 2], shape.back()};
+    if (part.cols % Part::kMxBlock != 0) {
+      throw user_error("{}: its tensor '{}' has blocks of {} numbers, but rows of {}", files.path(),
+                       blocks, Part::kMxBlock, part.cols);
+    }
+    shape.back() = part.cols / Part::kMxBlock;
+    for (const auto& [of, entry] : {std::pair(blocks, part.numbers), {scales, part.scales}}) {
+      if (entry->type == FileType::kU8) continue;
+      throw user_error("{}: its tensor '{}' of MXFP4 is of type {}, must be U8", files.path(), of,
+                       name_of(entry->type));
+    }
+    check(scales, *part.scales, shape);
+    shape.push_back(Part::kMxBlock / 2);
+    check(blocks, *part.numbers, shape);
+    return part;
+  }
+  if (part.numbers == nullptr || !is_read(part.numbers->type)) {
+    throw user_error(
+        "{}: {}, from which the parameter {} is made; read are F64, F32, F16, BF16, F8_E4M3 with "
+        "scales and MXFP4: give a checkpoint that is converted to one of them",
+        files.path(), files.form_of(name), parameter);
+  }
+  check(name, *part.numbers, shape);
+  if (part.numbers->type != FileType::kF8E4M3) return part;
+  const std::string inverse = name + "_scale_inv";
+  part.scales = files.find(inverse);
+  if (part.scales == nullptr || part.scales->type == FileType::kI32 || shape.size() < 2) {
+    throw user_error(
+        "{}: its tensor '{}' of type F8_E4M3 has no scales '{}', one per block of {} x {}; give a "
+        "checkpoint that is converted to BF16",
+        files.path(), name, inverse, Part::kBlock, Part::kBlock);
+  }
+  part.rows = shape[shape.size() - 2], part.cols = shape.back();
+  for (size_t axis = shape.size() - 2; axis < shape.size(); ++axis) {
+    shape[axis] = (shape[axis] + Part::kBlock - 1) / Part::kBlock;
+  }
+  check(inverse, *part.scales, shape);
+  return part;
+}
+
+}  // namespace
+
 struct LoadedParameters::Tensor {
   Layout layout;
-  std::vector<const Safetensors::Entry*> parts;
+  double plus = 0;
+  std::vector<Part> parts;
 };
 
 LoadedParameters::LoadedParameters(std::shared_ptr<const Safetensors> files, const Model& model,
                                    const TensorSources& sources)
     : files_(std::move(files)) {
-  std::set<std::string> used;
+  std::set<const Safetensors::Entry*> used;
   for (const ParamInfo& info : all_tensors(model)) {
-    const TensorSource& source = source_of(sources, info);
-    Tensor tensor{layout_of(info, source), {}};
+    const TensorSource& source = present(*files_, info, source_of(sources, info));
+    Tensor tensor{layout_of(info, source), source.plus, {}};
     const Shape shape = shape_in_file(info, tensor.layout);
     for (const std::string& name : names_in_file(source, tensor.layout)) {
-      const Safetensors::Entry* const entry = files_->find(name);
-      if (entry == nullptr || entry->type == FileType::kI32) {
-        throw user_error(
-            "{}: {}, from which the parameter {} is made; read are F64, F32, F16 and BF16: give a "
-            "checkpoint that is converted to one of them",
-            files_->path(), files_->form_of(name), info.name);
-      }
-      if (without_leading_one(entry->shape, shape.size()) != shape) {
-        throw user_error("{}: its tensor '{}' is {}, but the parameter {} needs {}", files_->path(),
-                         name, shape_text(entry->shape), info.name, shape_text(shape));
-      }
-      tensor.parts.push_back(entry);
-      used.insert(name);
+      tensor.parts.push_back(part_of(*files_, name, info.name, shape, tensor.layout));
+      used.insert({tensor.parts.back().numbers, tensor.parts.back().scales});
     }
     tensors_.push_back(std::move(tensor));
   }
   for (const auto& [name, entry] : files_->entries()) {
-    if (!used.contains(name)) unused_.push_back(name);
+    if (!used.contains(&entry)) unused_.push_back(name);
   }
 }
 
@@ -368,7 +496,7 @@ LoadedParameters::~LoadedParameters() = default;
 double LoadedParameters::value(uint64_t element, uint64_t tensor) const {
   const Tensor& t = tensors_[tensor];
   const auto [part, at] = t.layout.place(static_cast<int64_t>(element));
-  return t.parts[part]->at(at);
+  return t.parts[part].at(at) + t.plus;
 }
 
 std::string safetensors_header(const Metadata& metadata, const std::vector<FileTensor>& tensors) {
@@ -397,10 +525,12 @@ void write_safetensors(const std::string& path, const Model& model, const Tensor
                        FileType type, const std::function<double(uint64_t, uint64_t)>& value) {
   const std::vector<ParamInfo> all = all_tensors(model);
   std::vector<Layout> layouts;
+  std::vector<double> plus;
   std::vector<FileTensor> tensors;
   for (const ParamInfo& info : all) {
     const TensorSource& source = source_of(sources, info);
     layouts.push_back(layout_of(info, source));
+    plus.push_back(source.plus);
     const size_t each = static_cast<size_t>(layouts.back().size()) * type_bytes(type);
     for (std::string& name : names_in_file(source, layouts.back())) {
       tensors.push_back(
@@ -418,7 +548,7 @@ void write_safetensors(const std::string& path, const Model& model, const Tensor
       const auto [part, at] = layouts[t].place(i);
       std::byte* const to =
           content.data() + part * each + static_cast<size_t>(at) * type_bytes(type);
-      const double x = value(static_cast<uint64_t>(i), t);
+      const double x = value(static_cast<uint64_t>(i), t) - plus[t];
       const auto put = [to](auto bits) { std::memcpy(to, &bits, sizeof bits); };
       if (type == FileType::kF64) put(x);
       if (type == FileType::kF32) put(static_cast<float>(x));

@@ -11,6 +11,7 @@ local constants = require "moe.spec.constants"
 local core = require "moe.core"
 local dispatch = require "moe.spec.dispatch"
 local dispatch_time = require "moe.spec.dispatch_time"
+local eplb = require "moe.formats.eplb"
 local errors = require "moe.base.errors"
 local experiment = require "moe.run.experiment"
 local export = require "moe.results.export"
@@ -164,6 +165,7 @@ print(found.best.iteration_ms, found.system)]] },
   version = core.version,
   cluster = cluster.constructors,
   dispatcher = policy.dispatchers,
+  eplb = eplb.functions,
   lina = lina.functions,
   model = model.constructors,
   pass = policy.passes,

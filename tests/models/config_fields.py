@@ -199,9 +199,20 @@ class Headed(torch.nn.Module):
 
 RECIPE = """
 local moe = require "moe"
+-- The model of a config; where it needs a stand-in, with one of the part that the error names.
+local function read(name, stand_in)
+  local ok, m = pcall(function()
+    return moe.model.from_config(name .. "/config.json", {{ stand_in = stand_in }}) {{ seq = 24,
+      batch = 4 }}
+  end)
+  local part = not ok and tostring(m):match "stand_in = {{ ([%w_]+) = "
+  if not part or (stand_in or {{}})[part] then return ok, m end
+  local more = {{ [part] = {{ flops = 1e6, bytes = 1e4 }} }}
+  for key, value in pairs(stand_in or {{}}) do more[key] = value end
+  return read(name, more)
+end
 for _, name in ipairs {{ {names} }} do
-  local ok, m = pcall(function() return moe.model.from_config(name .. "/config.json") {{ seq = 24,
-    batch = 4 }} end)
+  local ok, m = read(name)
   if not ok then
     print(name, "refused", (tostring(m):gsub("%s+", " ")))
   else
@@ -256,6 +267,8 @@ def compare(binary, configs, show):
             verdict = "refused"
         elif n != count:
             verdict = "DIFFERENT parameters"
+        elif "can only be simulated" in said:
+            verdict = "equal parameters"
         elif isinstance(loss, float) and not (said[:1].isdigit() and abs(float(said) - loss) < 3e-6):
             verdict = "DIFFERENT loss" if said[:1].isdigit() else "checkpoint refused"
         else:
@@ -283,6 +296,8 @@ def main():
     if args.classes:
         names = args.types.split(",") if args.types else known
         configs = {n: json.loads(CONFIG_MAPPING[n]().to_json_string(use_diff=False)) for n in names}
+        for config in configs.values():
+            config.pop("time_step_limit", None)  # infinite, which its own class does not read back
         counts = compare(binary, configs, "classes")
     else:
         names = args.types.split(",") if args.types else known

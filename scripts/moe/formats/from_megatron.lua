@@ -262,9 +262,34 @@ local function grid_of(a, cluster)
     layout = a:word "pipeline-model-parallel-layout" }, pp
 end
 
+-- The flex dispatcher's backends: the dispatcher here, the argument with its SMs and their default.
+local BACKENDS = { deepep = { "deepep_v1", "moe-deepep-num-sms", 20 },
+  hybridep = { "hybridep", "moe-hybridep-num-sms", 16 } }
+
+-- Returns the dispatcher of rows, or nil for all-to-alls.
+local function dispatcher_of(a)
+  local kind = a:word("moe-token-dispatcher-type", "allgather")
+  if kind == "flex" then
+    local backend = a:word("moe-flex-dispatcher-backend", "deepep")
+    local known = BACKENDS[backend]
+    if not known then
+      a:fail("moe-flex-dispatcher-backend", "'%s' is not built; only %s are", backend,
+        table.concat(schema.keys_of(BACKENDS), " and "))
+    end
+    return policy.dispatchers[known[1]] { sms = a:number(known[2], known[3]), wire = "bf16" }
+  elseif kind == "allgather" and a:number("expert-model-parallel-size", 1) > 1 then
+    a:fail("moe-token-dispatcher-type", "%s'allgather': no times of it were measured, so that it "
+      .. "is not simulated; alltoall and flex are, and any with expert-model-parallel-size 1",
+      a.values["moe-token-dispatcher-type"] and "" or "is by default ")
+  elseif kind ~= "alltoall" and kind ~= "allgather" then
+    a:fail("moe-token-dispatcher-type", "'%s' is not known", kind)
+  end
+end
+
 local function system_of(a, pp, layers)
   local passes = { policy.passes.irregular_a2a {}, policy.passes.used_rows {},
     policy.passes.weights_at_experts {} }
+  passes[#passes + 1] = dispatcher_of(a)
   if a:flag "use-distributed-optimizer" then table.insert(passes, policy.passes.zero {}) end
   table.insert(passes, policy.passes.blocking_a2a {})
   local granularity = a:word "recompute-granularity"

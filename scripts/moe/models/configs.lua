@@ -6,6 +6,7 @@
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
+local stand_ins = require "moe.models.stand_ins"
 local types = require "moe.models.types"
 
 --- MISSING: models with parts that do not exist here, model_type -> the part.
@@ -14,14 +15,16 @@ local M = { TYPES = types, MISSING = core.library_json "models/missing_parts.jso
 -- Names that classes give a field, of which each class has one.
 local NAMES = {
   experts = { "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts" },
-  k = { "num_experts_per_tok", "moe_topk", "moe_k" },
+  k = { "num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k" },
   expert_ffn = { "moe_intermediate_size", "intermediate_size" },
   shared = { "n_shared_experts", "num_shared_experts", "moe_num_shared_experts",
     "num_shared_expert" },
   shared_ffn = { "shared_expert_intermediate_size", "shared_intermediate_size" },
-  scale = { "routed_scaling_factor", "route_scale", "router_scaling_factor" },
+  groups = { "n_group", "num_expert_group" },
+  scale = { "routed_scaling_factor", "route_scale", "router_scaling_factor",
+    "moe_routed_scaling_factor" },
   dense = { "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index" },
-  every = { "decoder_sparse_step", "moe_layer_interval" },
+  every = { "decoder_sparse_step", "moe_layer_interval", "interleave_moe_layer_step" },
 }
 
 -- What is built of fields that several classes have.
@@ -116,6 +119,16 @@ function Config:need(key)
   return value
 end
 
+-- Returns a number that is `value` where the config or the class says "auto".
+function Config:auto(key, value)
+  if self.given[key] == nil and self.class.fields[key] == "auto" or self.given[key] == "auto" then
+    self.read[key] = true
+    return value
+  end
+  if self.class.fields[key] == "auto" then self.class.fields[key] = nil end
+  return self:need(key)
+end
+
 -- Returns the name that this class, or the hub's code for it, gives the field, or nil.
 function Config:name(of)
   for _, key in ipairs(NAMES[of]) do
@@ -183,8 +196,9 @@ local function by_counts(c, layers)
 end
 
 -- Returns fields of the decoder that say which blocks are dense, or nil and why they are not built.
-local function ffn_kinds(c, layers)
+local function ffn_kinds(c, row, layers)
   local list, stated = c:get "mlp_layer_types"
+  if not list and row.ffns_of then list = row.ffns_of(c, layers) end
   local kinds = by_counts(c, layers)
   if list then
     local listed, why = letters_of("mlp_layer_types", list, stated, { dense = "d", sparse = "m" },
@@ -212,6 +226,7 @@ end
 -- Returns fields of the decoder that say what blocks see, or nil and why that is not built.
 local function attention_kinds(c, row, layers)
   local list, stated = c:get "layer_types"
+  if not list and row.layers_of then list = row.layers_of(c, layers) end
   if not list then
     local from = row.kinds and c:get "max_window_layers"
     if from and (layers <= from or not c:get "sliding_window") then return {} end
@@ -224,7 +239,9 @@ local function attention_kinds(c, row, layers)
   local window = c:get "sliding_window"
   c:get "max_window_layers"
   if not kinds:find "[^f]" then return {} end
-  if not window then return nil, "sliding_window: is null, but layer_types has windows" end
+  if not window and kinds:find "[wvn]" and not row.stands then
+    return nil, "sliding_window: is null, but layer_types has windows"
+  end
   local full = #kinds:match "^w*" + 1
   if kinds == (("w"):rep(full - 1) .. "f"):rep(math.ceil(layers / full)):sub(1, layers) then
     return { window = window, full_every = full <= layers and full or 0 }
@@ -235,7 +252,8 @@ end
 -- Returns the settings of rotary embeddings of a config, a Config: those of rope_scaling, the older
 -- name, if it has any; and the class's theta.
 local function rope_of(c)
-  local default = c.class.fields.rope_parameters or {}
+  local default = c.class.fields.rope_parameters
+  if default == nil or default == core.null then default = {} end
   local old = c:get "rope_scaling"
   local r = old and next(old.given) and old or c:get "rope_parameters"
   r = r or config_of({}, c.what, c.at, { fields = {} })
@@ -332,6 +350,33 @@ local function latent_fields(c, row, rope, main, heads, turning)
     rope_form = c:get "rope_interleave" == false and "halves" or "interleaved" }
 end
 
+-- Returns what stands in for the blocks of letters that row.stands names, nil if there are none, or
+-- nil and what is missing. stand_in: the user's, part -> { flops, bytes }.
+local function stands(c, row, kinds, stand_in)
+  local out
+  for letter, entry in pairs(row.stands or {}) do
+    local name, part = entry[1], entry[2]
+    if kinds:find(letter, 1, true) then
+      local given = (stand_in or {})[name]
+      if not given then
+        return nil, ("needs %s, which does not exist here; it can be simulated with stand_in = { "
+          .. "%s = { flops = .., bytes = .. } }, per token and block"):format(name:gsub("_", " "),
+          name)
+      end
+      out = merged(out or {}, { [letter] = merged(stand_ins.named(part(c)), given, { what = name:gsub("_", " ") }) })
+    end
+  end
+  if row.stands and not out and not row.exact then
+    return nil, "has no block of the kind that its class is read for"
+  end
+  for name in pairs(stand_in or {}) do
+    local used
+    for _, part in pairs(out or {}) do used = used or part.what == name:gsub("_", " ") end
+    if not used then return nil, ("stand_in.%s: it has no such part"):format(name) end
+  end
+  return out
+end
+
 -- Returns the fields of the router and the experts.
 local function expert_fields(c, row)
   local method = row.group_score == "max" and c:get "topk_method"
@@ -342,17 +387,18 @@ local function expert_fields(c, row)
   local expert_ffn = c:of "expert_ffn" or c:need "intermediate_size"
   local shared, key = c:of "shared_ffn", c:name "shared"
   if not shared then
-    shared = (key and c:need(key) or 0) * (row.shared_of and c:need(row.shared_of) or expert_ffn)
+    shared = (key and c:need(key) or row.shared_count or 0)
+      * (row.shared_of and c:need(row.shared_of) or expert_ffn)
   end
-  local has_groups = c:has "n_group"
-  local n_group, topk_group = has_groups and c:get "n_group", has_groups and c:get "topk_group"
+  local has_groups = c:name "groups"
+  local n_group, topk_group = c:of "groups", has_groups and c:get "topk_group"
   local experts, k = c:need(c:name "experts"), c:need(c:name "k")
   if k > experts then
     c:fail("%s = %d: is more than %s = %d", c:name "k", k, c:name "experts", experts)
   end
   return { expert_ffn = expert_ffn, shared_ffn = shared, shared_gate = row.shared_gate,
     experts = experts, k = k,
-    choice_bias = row.choice_bias, router = { scores = row.scores or "softmax",
+    choice_bias = row.choice_bias, bias_on = row.bias_on, router = { scores = row.scores or "softmax",
       weight = c:says(row.renorm) and "renorm" or "prob", scale = c:of "scale",
       groups = groups and n_group or 1, top_groups = groups and topk_group or 1,
       group_score = groups and row.group_score or nil } }
@@ -412,19 +458,25 @@ end
 
 -- Returns the fields of a checked config, or nil and why it cannot be built; and the most tokens of
 -- a sequence, or nil.
-local function fields_of(c, row)
+local function fields_of(c, row, stand_in)
   local why = c:only(ONLY) or row.only and c:only(row.only)
   if why then return nil, why end
   if c.class.fields.use_sliding_window ~= nil then
     c.read.sliding_window, c.read.max_window_layers = true, true
   end
   local layers, heads = c:need "num_hidden_layers", c:need "num_attention_heads"
-  local ffns, no_ffns = ffn_kinds(c, layers)
+  local ffns, no_ffns = ffn_kinds(c, row, layers)
   if not ffns then return nil, no_ffns end
   local seen, unseen = attention_kinds(c, row, layers)
   if not seen then return nil, unseen end
+  local parts, missing = stands(c, row, seen.attentions or "", stand_in)
+  if missing then return nil, missing end
+  for _, key in ipairs(row.reads or {}) do c:get(key) end
   local head = c:get "head_dim" or math.floor(c:need "hidden_size" / heads)
-  local rope, main = rope_fields(c, row, row.latent and c:need "qk_rope_head_dim" or head)
+  local turned = row.latent and c:need "qk_rope_head_dim" or head
+  local rope, main = { rotary = turned, turning = 1, rope_scaling = "none" },
+    config_of({}, c.what, c.at, { fields = {} })
+  if not row.no_rope then rope, main = rope_fields(c, row, turned) end
   if not rope then return nil, main end
   for _, theta in ipairs(c:has "layer_rope_theta" and c:get "layer_rope_theta" or {}) do
     if theta ~= rope.theta and c:stated "layer_rope_theta" then
@@ -437,15 +489,15 @@ local function fields_of(c, row)
   rope.longest, rope.turning = nil, nil
   local bias = c:has "attention_bias" and "attention_bias"
   local own = { name = c.given.model_type, layers = layers, heads = heads,
-    vocab = c:need "vocab_size", hidden = c:need "hidden_size", ffn = c:get "intermediate_size",
-    eps = c:need "rms_norm_eps", tied = c:get "tie_word_embeddings" or false, norms = row.norms,
+    vocab = c:need "vocab_size", hidden = c:need "hidden_size", ffn = c:get(row.dense_ffn or "intermediate_size"),
+    eps = c:need(row.eps or "rms_norm_eps"), tied = c:get "tie_word_embeddings" or false, norms = row.norms,
     qk_norm = type(row.qk_norm) == "table" and c:says(row.qk_norm) or row.qk_norm,
     qkv_bias = c:says(row.qkv_bias == nil and bias or row.qkv_bias),
     out_bias = c:says(row.out_bias == nil and bias or row.out_bias), ffn_bias = row.ffn_bias,
     router_bias = row.router_bias,
     rope_form = row.rope_form, norm_after_rope = row.norm_after_rope, sinks = row.sinks,
     window_sinks = row.window_sinks, attention_gate = row.attention_gate,
-    act_offset = row.act_offset }
+    act_offset = row.act_offset, stand_in = parts }
   for ours, theirs in pairs(row.set or {}) do own[ours] = c:get(theirs) end
   if row.root_scale and c:get(row.root_scale) then own.embedding_scale = math.sqrt(own.hidden) end
   if c.class.fields.logits_scaling then own.logit_scale = 1 / c:need "logits_scaling" end
@@ -461,8 +513,9 @@ end
 
 --- Returns the fields of the model of a config (as a table with core.null), or nil and why it
 --- cannot be built; and the most tokens of a sequence, or nil. what: names the model in errors
---- about single fields; at: where it is named.
-function M.fields(config, what, at)
+--- about single fields; at: where it is named; stand_in: nil or part -> { flops, bytes } per token
+--- and block.
+function M.fields(config, what, at, stand_in)
   local name = config.model_type
   local row = M.TYPES[name]
   if not row then
@@ -477,7 +530,7 @@ function M.fields(config, what, at)
   config = renamed(config, class, what, at)
   if row.hub then row.hub(config) end
   local c = config_of(config, what, at, class)
-  local fields, longest = fields_of(c, row)
+  local fields, longest = fields_of(c, row, stand_in)
   if not fields then return nil, longest end
   local why = unread(c)
   if why then return nil, why end
