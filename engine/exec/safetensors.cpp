@@ -402,8 +402,7 @@ struct Part {
     }
     const int64_t matrix = i / (rows * cols), row = i / cols % rows, col = i % cols;
     const int64_t across = (cols + kBlock - 1) / kBlock, down = (rows + kBlock - 1) / kBlock;
-    return numbers->at(i) *
-           scales->at((matrix * down + row / kBlock) * across + col / kBlock);
+    return numbers->at(i) * scales->at((matrix * down + row / kBlock) * across + col / kBlock);
   }
 };
 
@@ -421,7 +420,8 @@ Part part_of(const Safetensors& files, const std::string& asked, const std::stri
   };
   Part part{files.find(name), nullptr};
   const std::string blocks = name + "_blocks", scales = name + "_scales";
-  if (part.numbers == nullptr && files.find(blocks) != nullptr && files.find(scales) != nullptr) {
+  if (part.numbers == nullptr && shape.size() >= 2 && files.find(blocks) != nullptr &&
+      files.find(scales) != nullptr) {
     if (layout.transposed) std::swap(shape[shape.size() - 2], shape[shape.size() - 1]);
     layout.transposed = false;
     part = {files.find(blocks), files.find(scales), shape[shape.size() - 2], shape.back()};

@@ -253,8 +253,10 @@ const OpDef kGate = {
     .name = "gate",
     .doc =
         "scores, routing and weights; used_before gives the slots that earlier parts of the batch "
-        "use; bias [E] is added to the scores (with attr bias_on=logits to the logits) for choosing, "
-        "not for the weights; attr scale is a factor of the weights; with attrs groups, top_groups and group_score a token chooses from "
+        "use; bias [E] is added to the scores (with attr bias_on=logits to the logits) for "
+        "choosing, "
+        "not for the weights; attr scale is a factor of the weights; with attrs groups, top_groups "
+        "and group_score a token chooses from "
         "its best groups of experts",
     .moe = MoeOp::kGate,
     .inputs = {{"logits"},

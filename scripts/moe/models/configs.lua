@@ -473,6 +473,9 @@ local function fields_of(c, row, stand_in)
   if missing then return nil, missing end
   for _, key in ipairs(row.reads or {}) do c:get(key) end
   local head = c:get "head_dim" or math.floor(c:need "hidden_size" / heads)
+  if row.head_of_width and head ~= math.floor(c:need "hidden_size" / heads) then
+    return nil, ("head_dim = %d: is hidden_size / num_attention_heads whatever is given"):format(head)
+  end
   local turned = row.latent and c:need "qk_rope_head_dim" or head
   local rope, main = { rotary = turned, turning = 1, rope_scaling = "none" },
     config_of({}, c.what, c.at, { fields = {} })

@@ -25,6 +25,7 @@
 --     other fields; no_rope = whether no block has rotary embeddings, or only those that are stood in
 --   reads = fields of the class without effect here; dense_ffn, eps = the field's name in the class
 --   shared_count = number of shared experts that no field states
+--   head_of_width = whether head_dim is hidden_size / num_attention_heads whatever is given
 --   norm_plus = what is added to the weights of norms: 1 if they multiply by 1 + w
 --   longest = function(rope): the most tokens of a sequence for which the model is as built, or nil
 --   tensors = the names of tensors that differ from those that most checkpoints share
@@ -246,12 +247,12 @@ local TYPES = {
       ["shared.fc1.w"] = "mlp.shared_experts.gate_up_proj.weight" }) },
   kolibri1 = { scores = "sigmoid", choice_bias = true, bias_on = "logits",
     renorm = "norm_topk_prob", qk_norm = "head", norms = "both", kinds = NOPE,
-    tensors = { ["attn.post_norm.w"] = "post_self_attn_layernorm.weight",
-      ["ffn.post_norm.w"] = "post_mlp_layernorm.weight" } },
-  unlimited_ocr_text = { like = "deepseek_v2", latent = false,
+    tensors = { ["attn.post_norm.w"] = "post_attn_norm.weight",
+      ["ffn.post_norm.w"] = "post_ffn_norm.weight", ["gate.bias"] = "moe.router.expert_bias" } },
+  unlimited_ocr_text = { like = "deepseek_v2", latent = false, head_of_width = true,
     kinds = { reference_sliding_attention = "f", full_attention = "f" },
     reads = { "sliding_window" }, also = { first_k_dense_replace = 1 }, only = {} },
-  deepseek_ocr2_text = { like = "deepseek_v2", latent = false, only = {} },
+  deepseek_ocr2_text = { like = "deepseek_v2", latent = false, head_of_width = true, only = {} },
   -- Of these only a simulation with a stand-in.
   qwen3_next = { like = "qwen3_moe", shared_gate = true, attention_gate = true, stands = DELTA,
     kinds = { linear_attention = "s", full_attention = "f" },
