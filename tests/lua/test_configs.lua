@@ -28,7 +28,8 @@ local function fields(model_type, own)
   for key, value in pairs(OPEN) do
     local latent = configs.TYPES[model_type].latent and key:find "head"
     local follows = configs.TYPES[model_type].head_of_width and key == "head_dim"
-    if not latent and not follows and (CLASSES[configs.TYPES[model_type].class].fields[key] or value) == NULL then
+    local default = CLASSES[configs.TYPES[model_type].class].fields[key]
+    if not latent and not follows and (default or value) == NULL then
       config[key] = value
     end
   end

@@ -167,8 +167,8 @@ local function placed(m, name)
       for _, e in ipairs(experts) do
         local list = layers[l][e]
         if list[#list] == d then
-          errors.user(("moe.eplb.policy: device %d has expert %d (from 0) twice in layer %d; here a "
-            .. "device holds an expert once"):format(d - 1, e - 1, l), at)
+          errors.user(("moe.eplb.policy: device %d has expert %d (from 0) twice in layer %d; here "
+            .. "a device holds an expert once"):format(d - 1, e - 1, l), at)
         end
         list[#list + 1] = d
       end
@@ -180,7 +180,7 @@ local function placed(m, name)
     place = function(ctx, _, p)
       local held = layers[ctx.layer]
       if not held or ctx.devices ~= m.devices or ctx.experts ~= m.experts then
-        error(("the map has %d layers of %d experts on %d devices, but this is layer %d of %d on %d")
+        error(("the map: %d layers of %d experts on %d devices; this is layer %d of %d on %d")
           :format(#layers, m.experts, m.devices, ctx.layer, ctx.experts, ctx.devices), 0)
       end
       local lists = {}

@@ -1,8 +1,9 @@
--- Counts of choices by [step][layer][expert], as trainers and serving engines log them: JSON (a list
--- of lists, of which the outer ones may be missing, alone or in the first field of an object that
--- has such a list), CSV with the columns expert and count or tokens (and step, layer), or .npy.
--- Which rank sent a choice is not known: choices are dealt to the ranks in turn, evenly. Counts that
--- do not give every token k choices are scaled to `tokens` per rank, with the largest remainders.
+-- Counts of choices by [step][layer][expert], as trainers and serving engines log them: JSON (a
+-- list of lists, of which the outer ones may be missing, alone or in the first field of an object
+-- that has such a list), CSV with the columns expert and count or tokens (and step, layer), or
+-- .npy. Which rank sent a choice is not known: choices are dealt to the ranks in turn, evenly.
+-- Counts that do not give every token k choices are scaled to `tokens` per rank, with the largest
+-- remainders.
 local choices = require "moe.formats.choices"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
@@ -92,7 +93,8 @@ local function of_csv(file)
       counts[step] = counts[step] or {}
       local of_layer = counts[step][layer] or {}
       if of_layer[expert] then
-        files.fail_at(file.name, n, "step %d, layer %d, expert %d stands twice", step, layer, expert)
+        files.fail_at(file.name, n, "step %d, layer %d, expert %d stands twice", step, layer,
+          expert)
       end
       counts[step][layer], of_layer[expert] = of_layer, at "count"
       layers[layer], experts = true, math.max(experts, expert + 1)

@@ -5,7 +5,8 @@
 -- A part is { width = columns of its result, nodes = its projections, own = its other parameters }.
 -- A node is { name, width, of = the node that it reads (nil: the block's input), norm = whether an
 -- RMSNorm follows, bias = whether it has a bias, inner = whether only other nodes read it }, whose
--- first two M.named() names; `own` has { name, shape } each. A function takes the config, whose fields it reads with c:need.
+-- first two M.named() names; `own` has { name, shape } each. A function takes the config, whose
+-- fields it reads with c:need.
 local M = {}
 
 --- Returns the part with nodes { name =, width =, of =, norm =, bias =, inner = }.
@@ -77,7 +78,8 @@ end
 --- Mamba (arXiv 2312.00752) with norms of dt, B and C (Jamba, arXiv 2403.19887).
 function M.mamba1(c)
   local hidden, state = c:need "hidden_size", c:need "mamba_d_state"
-  local inner, rank = c:need "mamba_expand" * hidden, c:auto("mamba_dt_rank", math.ceil(hidden / 16))
+  local inner = c:need "mamba_expand" * hidden
+  local rank = c:auto("mamba_dt_rank", math.ceil(hidden / 16))
   local own = { { "conv", { inner, 1, c:need "mamba_d_conv" } }, { "A_log", { inner, state } },
     { "D", { inner } } }
   if c:get "mamba_conv_bias" then own[#own + 1] = { "conv.b", { inner } } end

@@ -20,9 +20,10 @@
 --   shared_of = the field with the width of a shared expert, if not that of the routed ones
 --   hub = function(t): changes a config of the hub's own code to the fields of the class
 --   stands = letter of `attentions` -> { name of the part, function of stand_ins.lua }, for blocks
---     for which only a stand-in can be simulated; exact = whether a config without them is built
+--     for which only a stand-in can be simulated
 --   layers_of, ffns_of = function(c, layers): layer_types and mlp_layer_types that follow from
---     other fields; no_rope = whether no block has rotary embeddings, or only those that are stood in
+--     other fields
+--   no_rope = whether no block has rotary embeddings, or only such for which others stand in
 --   reads = fields of the class without effect here; dense_ffn, eps = the field's name in the class
 --   shared_count = number of shared experts that no field states
 --   head_of_width = whether head_dim is hidden_size / num_attention_heads whatever is given
@@ -33,6 +34,7 @@
 -- A tensor is { names =, transposed =, interleaved = }, where {i} is the block and %d the expert,
 -- or its name in the block.
 local NULL = require("moe.core").null
+local merged = require("moe.models.config").merged
 local stand_ins = require "moe.models.stand_ins"
 
 local function block(name) return "model.layers.{i}." .. name end
@@ -42,13 +44,6 @@ local function gated(path)
 end
 
 local function one(name) return { names = { name } } end
-
-local function merged(a, b)
-  local out = {}
-  for k, v in pairs(a) do out[k] = v end
-  for k, v in pairs(b) do out[k] = v end
-  return out
-end
 
 -- The names that most checkpoints share.
 local COMMON = {

@@ -1,7 +1,7 @@
 -- moe.bundle: a recipe with the files that it reads, the settings, seed and versions of a run and
 -- its results, in one Lua file. `moebench run` of that file runs the recipe again, elsewhere or
--- later, and compares: simulated times, losses, digests and routing must be the same; measured times
--- are shown beside those of before.
+-- later, and compares: simulated times, losses and digests must be the same; measured times are
+-- shown beside those of before.
 local aligned = require "moe.base.aligned"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
@@ -37,7 +37,8 @@ local function kept(runs)
     local of = { experiment = run.experiment, entry = run.entry, executor = run.executor,
       system = run.system, points = run.points or { run.point }, provenance = run.provenance,
       ms = run.iteration_ms }
-    of.found = schema.picked(run, fields_of(run))
+    of.found = {}
+    for _, name in ipairs(fields_of(run)) do of.found[name] = run[name] end
     out[i] = of
   end
   return out

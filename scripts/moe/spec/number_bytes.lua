@@ -40,7 +40,7 @@ end
 function M.stand_ins(model)
   local lines, known = {}, {}
   for _, part in pairs(type(model) == "table" and model.stand_in or {}) do
-    local line = ("Stand-in: for %s, a block of %g FLOP and %g bytes per token and block, as stated")
+    local line = ("Stand-in: for %s, %g FLOP and %g bytes per token and block, as stated")
       :format(part.what, part.flops, part.bytes)
     if not known[line] then lines[#lines + 1], known[line] = line, true end
   end

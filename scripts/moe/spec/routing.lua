@@ -107,7 +107,8 @@ M.TRACE = {
     doc = "whether steps after the last recorded step replay the trace from its first step" },
 }
 
-local FORMATS = { csv = csv, loads = loads, megatron = megatron, rank_loads = rank_loads, tensorrt = tensorrt }
+local FORMATS = { csv = csv, loads = loads, megatron = megatron, rank_loads = rank_loads,
+  tensorrt = tensorrt }
 
 local FORMAT = { type = "string", enum = { "csv", "megatron", "tensorrt" },
   required = true, doc = "csv: lines layer,expert, k for a token; consecutive lines of "
@@ -118,7 +119,8 @@ M.IMPORT = {
   format = schema.changed({ format = FORMAT }, { format = {
     enum = { "csv", "loads", "megatron", "rank_loads", "tensorrt" },
     doc = FORMAT.doc .. "; loads: counts by [step][layer][expert] as JSON, CSV or npy, which are "
-      .. "dealt evenly to the ranks that have the tokens; rank_loads: rows that each rank computes, a CSV file with the columns "
+      .. "dealt evenly to the ranks that have the tokens; rank_loads: rows that each rank "
+      .. "computes, a CSV file with the columns "
       .. "iter, layer, rank, token_num" } }).format,
   files = { type = "list", of = { type = "string" }, required = true,
     doc = "files to read: megatron, one per rank; other formats, one file" },

@@ -50,7 +50,8 @@ test("what is no table of counts is refused by its place", function()
     ["expert,count\n0,x\n"] = "f:2: count 'x' is not allowed",
     [npy("<c8", "1,", "12345678")] = "its numbers are not of a type",
     [npy("<i4", "2,", "1234")] = "4 bytes of numbers, but its shape (2,) needs 8",
-    ["\147NUMPY\1\0"] = "its header is cut off", ["\147NUMPY\1\0\255\255"] = "its header is cut off",
+    ["\147NUMPY\1\0"] = "its header is cut off",
+    ["\147NUMPY\1\0\255\255"] = "its header is cut off",
   } do
     local got = reads(text)
     assert(type(got) == "string" and got:find(why, 1, true), text .. ": " .. tostring(got))
@@ -95,7 +96,8 @@ test("counts are dealt evenly and none is lost, also after scaling", function()
 end)
 
 test("a map of EPLB comes back as it was, with its reverse", function()
-  local text = '{"phy2log":[[5,6,5,7,8,4,3,4,10,9,10,2,0,1,11,1],[7,10,6,8,6,11,8,9,2,4,5,1,5,0,3,1]]}'
+  local text = '{"phy2log":[[5,6,5,7,8,4,3,4,10,9,10,2,0,1,11,1],'
+    .. "[7,10,6,8,6,11,8,9,2,4,5,1,5,0,3,1]]}"
   local function read(from) return with({ m = from }, moe.eplb.read, "m", { devices = 8 }) end
   local map, written = read(text), nil
   local write = core.write_output
