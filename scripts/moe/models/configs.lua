@@ -241,7 +241,9 @@ local function stands(c, row, kinds, stand_in)
         { what = what }) })
     end
   end
-  if row.stands and not out then
+  if out and c:has "attention_bias" and c:get "attention_bias" then
+    return nil, "attention_bias = true: is not built beside a stand-in"
+  elseif row.stands and not out then
     return nil, "has no block of the kind that its class is read for"
   end
   for name in pairs(stand_in or {}) do
