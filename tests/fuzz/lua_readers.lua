@@ -63,7 +63,8 @@ local REPORT = core.json_encode { args = { "alltoall_perf" }, config = { devices
 local PROFILE = core.json_encode { traceEvents = { { ph = "X", cat = "kernel", name = "gemm",
   tid = 7, ts = 0, dur = 5 }, { ph = "X", cat = "kernel", name = "nccl", tid = 9, ts = 2,
   dur = 5 } } }
-local COUNTS = { "[[[3,1,2,0],[2,2,2,0]],[[6,0,0,0],[1,2,1,2]]]", '{"a":"b","loads":[[4,8],[2,10]]}',
+local COUNTS = { "[[[3,1,2,0],[2,2,2,0]],[[6,0,0,0],[1,2,1,2]]]",
+  '{"a":"b","loads":[[4,8],[2,10]]}',
   "step,layer,expert,tokens\n1,3,0,5\n1,3,1,7\n1,4,1,12\n",
   "\147NUMPY\1\0\65\0{'descr': '<i2', 'fortran_order': False, 'shape': (1, 2, 3), }   "
     .. "\1\0\2\0\3\0\2\0\2\0\2\0" }
@@ -72,7 +73,9 @@ local READERS = {
     local config = errors.call(nil, core.json_decode, text, "config.json")
     if type(config) ~= "table" then return end
     local stand_in, row = {}, configs.TYPES[config.model_type]
-    for _, part in pairs(row and row.stands or {}) do stand_in[part[1]] = { flops = 1, bytes = 1 } end
+    for _, part in pairs(row and row.stands or {}) do
+      stand_in[part[1]] = { flops = 1, bytes = 1 }
+    end
     return configs.fields(config, "config.json", nil, stand_in)
   end },
   { function() return COUNTS[random(#COUNTS)] end, function() return loads.read "x" end },

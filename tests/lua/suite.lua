@@ -23,7 +23,7 @@ for i, name in ipairs { "places", "fields", "policies", "experiments", "choices"
   "engine/edits", "engine/disciplines", "engine/micro_batches", "engine/weights",
   "engine/dispatchers", "engine/pairs", "engine/pipelines", "engine/pipeline_ranks",
   "engine/timelines",
-  "formats/formats", "formats/loads", "formats/logs", "run/gap", "run/infer", "run/runs",
+  "formats/formats", "formats/loads", "formats/logs", "run/bundle", "run/gap", "run/infer", "run/runs",
   "run/journal", "figures/page",
   "figures/charts", "figures/sensitivity",
   "search/explore", "search/real", "search/search", "search/space", "papers/claims", "papers/lina",

@@ -217,7 +217,12 @@ local function import(t)
   c.experts, c.k = c.experts or 0, c.k or 1
   errors.stop_in "policies"
   errors.stop_in "check"
-  return write_claimed(c, "import", at)
+  local made = write_claimed(c, "import", at)
+  if c.format == "loads" then
+    core.warn(("%s: it does not say which rank sent a choice; they are dealt evenly to %d ranks")
+      :format(c.files[1], c.ranks))
+  end
+  return made
 end
 
 local function export(t)
