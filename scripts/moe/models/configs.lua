@@ -214,7 +214,7 @@ local function latent_fields(c, row, rope, main, heads, turning)
   end
   local head = c:stated "head_dim" and c:get "head_dim" or row.whole_head and nope + rotary
     or rotary
-  if math.floor(head * turning + 1e-9) ~= rotary then
+  if not row.no_rope and math.floor(head * turning + 1e-9) ~= rotary then
     c:fail("head_dim = %d with partial_rotary_factor = %s: latent attention turns qk_rope_head_dim "
       .. "= %d columns", head, turning, rotary)
   end

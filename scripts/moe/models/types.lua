@@ -258,8 +258,11 @@ local TYPES = {
     only = {}, kinds = { linear_attention = "s", full_attention = "f", sliding_attention = "w" } },
   kimi_linear = { like = "deepseek_v3", renorm = "moe_renormalize",
     stands = { s = { "linear_attention", stand_ins.kimi } }, no_rope = true,
-    kinds = { linear_attention = "s", full_attention = "f" }, only = {},
-    also = { first_k_dense_replace = 1 }, reads = { "model_max_length", "qk_head_dim" },
+    kinds = { linear_attention = "s", full_attention = "f" },
+    only = { moe_layer_freq = 1, moe_router_activation_func = "sigmoid", use_grouped_topk = true,
+      mla_use_nope = true },
+    also = { first_k_dense_replace = 1 },
+    reads = { "model_max_length", "qk_head_dim", "rope_theta" },
     hub = function(t)
       local own = t.linear_attn_config
       if type(own) ~= "table" then return end
@@ -293,11 +296,12 @@ local TYPES = {
       linear_attn_beta_factor = 1, mlp_alpha_factor = 1, mlp_beta_factor = 1 } },
   granitemoehybrid = { like = "granitemoe", stands = { s = { "mamba", stand_ins.mamba2 } },
     kinds = { linear_attention = "s", mamba = "s", attention = "n", full_attention = "n" },
-    only = { position_embedding_type = "nope", mamba_proj_bias = false },
+    only = { position_embedding_type = "nope", mamba_proj_bias = false,
+      normalization_function = "rmsnorm" },
     reads = { "mamba_chunk_size", "layers_block_type" } },
   jamba = { stands = { s = { "mamba", stand_ins.mamba1 } }, no_rope = true,
     kinds = { linear_attention = "s", full_attention = "n" }, only = { mamba_proj_bias = false },
-    reads = { "use_mamba_kernels", "use_mambapy", "use_associative_scan" },
+    reads = { "use_mamba_kernels", "use_mambapy", "use_associative_scan", "num_logits_to_keep" },
     layers_of = function(c, layers)
       local every, first = c:need "attn_layer_period", c:need "attn_layer_offset"
       return listed(layers, function(i)

@@ -37,7 +37,7 @@ local function packed()
   return w.files["out/b.lua"], files
 end
 
-test("a bundle repeats a run without the recipe's files, and finds a result that differs", function()
+test("a bundle repeats a run without the recipe's files, and names what differs", function()
   local text, files = packed()
   local w = expect.runs(text, {}, "run", with {})
   assert(w.output:find("4 the same, 0 different, 0 missing", 1, true), w.output)
