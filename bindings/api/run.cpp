@@ -47,8 +47,8 @@ std::vector<std::vector<int32_t>> rows_of(const std::string& text, const std::st
   return rows.get<std::vector<std::vector<int32_t>>>();
 }
 
-/// Returns where a tensor of block `block` is. given: { names, transposed, interleaved, plus, others
-/// }, where "{i}" in a name is the block.
+/// Returns where a tensor of block `block` is. given: { names, transposed, interleaved, plus,
+/// others }, where "{i}" in a name is the block.
 TensorSource source_of(const json& given, const std::string& block) {
   TensorSource source{.transposed = given.value("transposed", false),
                       .interleaved = given.value("interleaved", false),

@@ -1,5 +1,5 @@
-// Parameters of a model in tensors of files (safetensors.h): which tensors they are, how they lie in
-// them, and the scales of numbers of 8 and 4 bits.
+// Parameters of a model in tensors of files (safetensors.h): which tensors they are, how they lie
+// in them, and the scales of numbers of 8 and 4 bits.
 #include <algorithm>
 #include <array>
 #include <bit>
