@@ -234,6 +234,12 @@ int library_json(lua_State* L) {
   return 1;
 }
 
+// (text) -> its hash, as results have that of their recipe
+int hash_of_text(lua_State* L) {
+  push_text(L, fmt::format("{:016x}", text_hash(text_argument(L, 1))));
+  return 1;
+}
+
 int table(lua_State* L) {
   const std::string kind = text_argument(L, 1);
   if (kind == "types") {
@@ -351,6 +357,7 @@ int open_core(lua_State* L) {
                                             {"say", core_function<say>},
                                             {"status", core_function<status>},
                                             {"table", core_function<table>},
+                                            {"text_hash", core_function<hash_of_text>},
                                             {"undisturbed", core_function<undisturbed>},
                                             {"warn", core_function<warn>},
                                             {"write_output", core_function<write_output>},

@@ -47,8 +47,24 @@ std::vector<std::vector<int32_t>> rows_of(const std::string& text, const std::st
   return rows.get<std::vector<std::vector<int32_t>>>();
 }
 
-/// Returns where the tensors of the model are in a checkpoint. given: by the name of a tensor
-/// without its prefix "b<i>.", { names, transposed, interleaved }; "{i}" in a name is the block.
+/// Returns where a tensor of block `block` is. given: { names, transposed, interleaved, plus,
+/// others }, where "{i}" in a name is the block.
+TensorSource source_of(const json& given, const std::string& block) {
+  TensorSource source{.transposed = given.value("transposed", false),
+                      .interleaved = given.value("interleaved", false),
+                      .plus = given.value("plus", 0.0)};
+  for (std::string text : given.at("names")) {
+    if (const size_t at = text.find("{i}"); at != std::string::npos) text.replace(at, 3, block);
+    source.names.push_back(std::move(text));
+  }
+  for (const json& other : given.value("others", json::array())) {
+    source.others.push_back(source_of(other, block));
+  }
+  return source;
+}
+
+/// Returns where the tensors of the model are in a checkpoint. given: source_of()'s argument by the
+/// name of a tensor without its prefix "b<i>.".
 TensorSources sources_of(const Model& model, const json& given) {
   TensorSources sources;
   const auto add = [&](const std::string& name) {
@@ -57,15 +73,7 @@ TensorSources sources_of(const Model& model, const json& given) {
       block = name.substr(1, name.find('.') - 1);
       key = name.substr(name.find('.') + 1);
     }
-    if (!given.contains(key)) return;
-    const json& one = given.at(key);
-    TensorSource& source = sources[name];
-    source.transposed = one.value("transposed", false);
-    source.interleaved = one.value("interleaved", false);
-    for (std::string text : one.at("names")) {
-      if (const size_t at = text.find("{i}"); at != std::string::npos) text.replace(at, 3, block);
-      source.names.push_back(std::move(text));
-    }
+    if (given.contains(key)) sources[name] = source_of(given.at(key), block);
   };
   for (const ParamInfo& info : model.parameters) add(info.name);
   for (const ParamInfo& info : model.states) add(info.name);

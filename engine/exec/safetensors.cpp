@@ -19,18 +19,6 @@ using nlohmann::json;
 
 constexpr size_t kMostHeader = size_t{100} << 20;  // the limit of the format's own reader
 
-size_t type_bytes(FileType type) {
-  switch (type) {
-    case FileType::kF64:
-      return 8;
-    case FileType::kF32:
-    case FileType::kI32:
-      return 4;
-    default:
-      return 2;
-  }
-}
-
 double half_to_double(uint16_t bits) {
   const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
   const double sign = (bits & 0x8000) != 0 ? -1 : 1;
@@ -39,95 +27,17 @@ double half_to_double(uint16_t bits) {
   return sign * std::ldexp(1024 + mantissa, exponent - 25);
 }
 
-uint16_t to_bf16(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  if (std::isnan(value)) return static_cast<uint16_t>(bits >> 16 | 64);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+/// The number with 4 bits of exponent and 3 of mantissa, without infinities (OCP OFP8).
+double e4m3_to_double(uint8_t bits) {
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  const double sign = (bits & 0x80) != 0 ? -1 : 1;
+  if (exponent == 15 && mantissa == 7) return NAN;
+  if (exponent == 0) return sign * std::ldexp(mantissa, -9);
+  return sign * std::ldexp(8 + mantissa, exponent - 10);
 }
 
 [[noreturn]] void wrong(const std::string& path, const std::string& why) {
   throw user_error("{}: it is not a file of safetensors: {}", path, why);
-}
-
-/// How a tensor of the model is laid out over tensors of the files.
-struct Layout {
-  int64_t experts = 1, rows = 1, cols = 1;
-  int64_t parts = 1;  // tensors below each other
-  bool each = false;  // whether each expert has tensors of its own
-  bool transposed = false, interleaved = false;
-
-  int64_t part_rows() const { return rows / parts; }
-  /// Element of the model's tensor -> the file's tensor, and the element in it.
-  std::pair<size_t, int64_t> place(int64_t element) const {
-    const int64_t e = element / (rows * cols), r = element / cols % rows, c = element % cols;
-    const int64_t part = r / part_rows();
-    int64_t row = r % part_rows();
-    if (interleaved) row = 2 * (row % (rows / 2)) + row / (rows / 2);
-    const int64_t first = each ? 0 : e * part_rows() * cols;
-    const int64_t in = first + (transposed ? c * part_rows() + row : row * cols + c);
-    return {static_cast<size_t>((each ? e * parts : 0) + part), in};
-  }
-  /// Number of elements of a tensor in the file.
-  int64_t size() const { return (each ? 1 : experts) * part_rows() * cols; }
-};
-
-Layout layout_of(const ParamInfo& info, const TensorSource& source) {
-  Layout l;
-  size_t axis = 0;
-  if (info.held.moe) l.experts = info.shape[axis++];
-  l.rows = axis < info.shape.size() ? info.shape[axis++] : 1;
-  for (; axis < info.shape.size(); ++axis) l.cols *= info.shape[axis];
-  l.parts = static_cast<int64_t>(source.names.size());
-  l.each = source.names[0].find("%d") != std::string::npos;
-  l.transposed = source.transposed;
-  l.interleaved = source.interleaved;
-  if (l.rows % l.parts != 0 || (l.interleaved && (l.rows % 2 != 0 || l.parts != 1))) {
-    throw user_error("parameter {}: its {} rows do not divide into {} tensors", info.name, l.rows,
-                     l.parts);
-  }
-  return l;
-}
-
-/// Returns the shape that a tensor in the file has.
-Shape shape_in_file(const ParamInfo& info, const Layout& l) {
-  Shape shape = info.shape;
-  if (info.held.moe && l.each) shape.erase(shape.begin());
-  const size_t rows = info.held.moe && !l.each ? 1 : 0;
-  shape[rows] = l.part_rows();
-  if (l.transposed && shape.size() > rows + 1) std::swap(shape[rows], shape[rows + 1]);
-  return shape;
-}
-
-/// Returns the shape without an axis of length 1 before `axes` others: Ernie 4.5 has a bias [1,E].
-Shape without_leading_one(Shape shape, size_t axes) {
-  if (shape.size() == axes + 1 && shape[0] == 1) shape.erase(shape.begin());
-  return shape;
-}
-
-/// Returns the names of the tensors in the file, those of expert 0 first.
-std::vector<std::string> names_in_file(const TensorSource& source, const Layout& l) {
-  std::vector<std::string> names;
-  for (int64_t e = 0; e < (l.each ? l.experts : 1); ++e) {
-    for (std::string name : source.names) {
-      const size_t at = name.find("%d");
-      if (at != std::string::npos) name.replace(at, 2, std::to_string(e));
-      names.push_back(std::move(name));
-    }
-  }
-  return names;
-}
-
-std::vector<ParamInfo> all_tensors(const Model& model) {
-  std::vector<ParamInfo> all = model.parameters;
-  all.insert(all.end(), model.states.begin(), model.states.end());
-  return all;
-}
-
-const TensorSource& source_of(const TensorSources& sources, const ParamInfo& info) {
-  const auto found = sources.find(info.name);
-  if (found != sources.end() && !found->second.names.empty()) return found->second;
-  throw user_error("parameter {}: the model does not say which tensor of a checkpoint it is",
-                   info.name);
 }
 
 /// Returns a number of a header. Throws UserError for one that is not whole or is below 0.
@@ -232,6 +142,26 @@ thread_local LastRead last;
 
 }  // namespace
 
+size_t type_bytes(FileType type) {
+  switch (type) {
+    case FileType::kF64:
+      return 8;
+    case FileType::kF32:
+    case FileType::kI32:
+      return 4;
+    case FileType::kF8E4M3:
+    case FileType::kF8E8M0:
+    case FileType::kU8:
+      return 1;
+    default:
+      return 2;
+  }
+}
+
+bool is_read(FileType type) {
+  return type != FileType::kI32 && type != FileType::kU8 && type != FileType::kF8E8M0;
+}
+
 const std::string& Safetensors::Entry::content() const {
   if (last.content != nullptr && last.file == file && last.begin == begin) return *last.content;
   forget_read();
@@ -269,6 +199,12 @@ double Safetensors::Entry::at(int64_t i) const {
       return std::bit_cast<float>(static_cast<uint32_t>(as(uint16_t{})) << 16);
     case FileType::kI32:
       return as(int32_t{});
+    case FileType::kF8E4M3:
+      return e4m3_to_double(as(uint8_t{}));
+    case FileType::kF8E8M0:
+      return *p == '\xff' ? NAN : std::ldexp(1.0, as(uint8_t{}) - 127);
+    case FileType::kU8:
+      return as(uint8_t{});
   }
   return 0;
 }
@@ -300,7 +236,7 @@ void Safetensors::open(const std::string& path) {
       continue;
     }
     std::optional<Entry> entry = entry_of(path, name, tensor, size - begin, ranges.emplace_back());
-    if (!entry || entry->type == FileType::kI32) unread_[name] = tensor["dtype"];
+    if (!entry || !is_read(entry->type)) unread_[name] = tensor["dtype"];
     if (!entry) continue;
     entry->begin += begin;
     entry->file = file;
@@ -321,54 +257,7 @@ std::string Safetensors::form_of(const std::string& name) const {
   if (other != unread_.end()) {
     return fmt::format("its tensor '{}' is of type {}", name, other->second);
   }
-  if (unread_.contains(name + "_blocks") && unread_.contains(name + "_scales")) {
-    return fmt::format("its tensor '{}' is in blocks of MXFP4 ('{}_blocks', '{}_scales')", name,
-                       name, name);
-  }
   return fmt::format("it has no tensor '{}'", name);
-}
-
-struct LoadedParameters::Tensor {
-  Layout layout;
-  std::vector<const Safetensors::Entry*> parts;
-};
-
-LoadedParameters::LoadedParameters(std::shared_ptr<const Safetensors> files, const Model& model,
-                                   const TensorSources& sources)
-    : files_(std::move(files)) {
-  std::set<std::string> used;
-  for (const ParamInfo& info : all_tensors(model)) {
-    const TensorSource& source = source_of(sources, info);
-    Tensor tensor{layout_of(info, source), {}};
-    const Shape shape = shape_in_file(info, tensor.layout);
-    for (const std::string& name : names_in_file(source, tensor.layout)) {
-      const Safetensors::Entry* const entry = files_->find(name);
-      if (entry == nullptr || entry->type == FileType::kI32) {
-        throw user_error(
-            "{}: {}, from which the parameter {} is made; read are F64, F32, F16 and BF16: give a "
-            "checkpoint that is converted to one of them",
-            files_->path(), files_->form_of(name), info.name);
-      }
-      if (without_leading_one(entry->shape, shape.size()) != shape) {
-        throw user_error("{}: its tensor '{}' is {}, but the parameter {} needs {}", files_->path(),
-                         name, shape_text(entry->shape), info.name, shape_text(shape));
-      }
-      tensor.parts.push_back(entry);
-      used.insert(name);
-    }
-    tensors_.push_back(std::move(tensor));
-  }
-  for (const auto& [name, entry] : files_->entries()) {
-    if (!used.contains(name)) unused_.push_back(name);
-  }
-}
-
-LoadedParameters::~LoadedParameters() = default;
-
-double LoadedParameters::value(uint64_t element, uint64_t tensor) const {
-  const Tensor& t = tensors_[tensor];
-  const auto [part, at] = t.layout.place(static_cast<int64_t>(element));
-  return t.parts[part]->at(at);
 }
 
 std::string safetensors_header(const Metadata& metadata, const std::vector<FileTensor>& tensors) {
@@ -391,42 +280,6 @@ std::string safetensors_header(const Metadata& metadata, const std::vector<FileT
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const uint64_t length = text.size();
   return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
-}
-
-void write_safetensors(const std::string& path, const Model& model, const TensorSources& sources,
-                       FileType type, const std::function<double(uint64_t, uint64_t)>& value) {
-  const std::vector<ParamInfo> all = all_tensors(model);
-  std::vector<Layout> layouts;
-  std::vector<FileTensor> tensors;
-  for (const ParamInfo& info : all) {
-    const TensorSource& source = source_of(sources, info);
-    layouts.push_back(layout_of(info, source));
-    const size_t each = static_cast<size_t>(layouts.back().size()) * type_bytes(type);
-    for (std::string& name : names_in_file(source, layouts.back())) {
-      tensors.push_back(
-          {std::move(name), name_of(type), shape_in_file(info, layouts.back()), each});
-    }
-  }
-  const std::string header = safetensors_header({{"format", "pt"}}, tensors);  // as transformers
-  AtomicFile file(path);
-  file.write(header.data(), header.size());
-  for (size_t t = 0; t < all.size(); ++t) {
-    const auto each = static_cast<size_t>(layouts[t].size()) * type_bytes(type);
-    std::vector<std::byte> content(static_cast<size_t>(num_elements(all[t].shape)) *
-                                   type_bytes(type));
-    for (int64_t i = 0; i < num_elements(all[t].shape); ++i) {
-      const auto [part, at] = layouts[t].place(i);
-      std::byte* const to =
-          content.data() + part * each + static_cast<size_t>(at) * type_bytes(type);
-      const double x = value(static_cast<uint64_t>(i), t);
-      const auto put = [to](auto bits) { std::memcpy(to, &bits, sizeof bits); };
-      if (type == FileType::kF64) put(x);
-      if (type == FileType::kF32) put(static_cast<float>(x));
-      if (type == FileType::kBF16) put(to_bf16(static_cast<float>(x)));
-    }
-    file.write(content.data(), content.size());
-  }
-  file.commit(true);
 }
 
 std::vector<std::string> files_of_index(std::string_view text, const std::string& path) {

@@ -18,8 +18,10 @@
 
 namespace moe {
 
-/// Where a parameter or state of a model is in the files. Its shape is seen as [experts, rows,
-/// cols] (without experts [rows, cols]; a vector has one column).
+/// Where a parameter or state of a model is in the files. A name that files lack is looked for
+/// below the prefixes of models that hold the language model too (model.language_model.,
+/// language_model., thinker.), and without "model.". The parameter's shape is seen as [experts,
+/// rows, cols] (without experts [rows, cols]; a vector has one column).
 struct TensorSource {
   /// The tensors that lie one below the other along the rows. With "%d" in a name there is one such
   /// tensor for each expert, numbered from 0.
@@ -28,15 +30,28 @@ struct TensorSource {
   bool transposed = false;
   /// Rows i and rows / 2 + i of the parameter are rows 2 i and 2 i + 1 in the file.
   bool interleaved = false;
+  /// What is added to the numbers of the file: 1 for norms that multiply by 1 + w.
+  double plus = 0;
+  /// Where the tensor is in files that lack the first of `names`: experts of a layer in one tensor
+  /// or each by itself. Files are written by `names`.
+  std::vector<TensorSource> others = {};
 };
 /// By the name of the model's parameter or state.
 using TensorSources = std::map<std::string, TensorSource>;
 
-/// Type of numbers in a file. No parameter is read from kI32.
-enum class FileType : uint8_t { kF64, kF32, kF16, kBF16, kI32 };
-constexpr std::array<const char*, 5> names_of(FileType) {
-  return {"F64", "F32", "F16", "BF16", "I32"};
+/// Type of numbers in a file. A tensor of kF8E4M3 has scales, one per block of 128 x 128, in the
+/// tensor "<name>_scale_inv" (DeepSeek-V3, Kimi-K2); kF8E8M0 is a power of two, for scales. kU8 is
+/// that of MXFP4: "<name>_blocks" has two codes of E2M1 in a byte, the lower one first, and
+/// "<name>_scales" one power of two per 32 of them (gpt-oss). Nothing is read from kI32.
+enum class FileType : uint8_t { kF64, kF32, kF16, kBF16, kI32, kF8E4M3, kF8E8M0, kU8 };
+constexpr std::array<const char*, 8> names_of(FileType) {
+  return {"F64", "F32", "F16", "BF16", "I32", "F8_E4M3", "F8_E8M0", "U8"};
 }
+
+/// Bytes of a number.
+size_t type_bytes(FileType type);
+/// Whether parameters are read from tensors of this type as they are, or with their scales.
+bool is_read(FileType type);
 
 /// Tensors of one or more files. A tensor is in memory while threads read it.
 class Safetensors {
@@ -74,8 +89,8 @@ class Safetensors {
 
   /// Returns null if there is no tensor of this name.
   const Entry* find(const std::string& name) const;
-  /// Returns how the tensor `name`, which find() does not find, is in the files, as a clause for an
-  /// error: of a type that is not read, in blocks of MXFP4, or not at all.
+  /// Returns how the tensor `name`, from which no parameter is read, is in the files, as a clause
+  /// for an error: of a type that is not read, or not at all.
   std::string form_of(const std::string& name) const;
   const std::map<std::string, Entry>& entries() const { return entries_; }
   /// The texts of the metadata.

@@ -271,6 +271,11 @@ constexpr auto fields_of(const FeedForward*) {
 /// mlp.act, mlp.fc2.
 TensorId feed_forward(ModelBuilder& b, const In& in, const FeedForward& o);
 
+/// To what the bias of a choice is added.
+enum class BiasOn : uint8_t { kScores, kLogits };
+constexpr std::array<const char*, 2> names_of(BiasOn) {
+  return {"scores", "logits"};
+}
 struct Experts {
   static constexpr const char* kName = "experts";
   static constexpr const char* kDoc = "the MoE layer: router, gate, exchanges and routed experts";
@@ -278,6 +283,7 @@ struct Experts {
   Form form;
   bool router_bias = false;
   bool choice_bias = false;
+  BiasOn bias_on = BiasOn::kScores;
   double residual_scale = 1;
 };
 constexpr auto fields_of(const Experts*) {
@@ -288,6 +294,8 @@ constexpr auto fields_of(const Experts*) {
       field("choice_bias", &O::choice_bias,
             "whether each expert has a bias that is added to its scores for the choice only; it is "
             "read from checkpoints, and changes only where the model balances by biases"),
+      field("bias_on", &O::bias_on,
+            "whether this bias is added to the scores, or to the logits, whose order then decides"),
       field("residual_scale", &O::residual_scale, "factor of what is added to the residual"));
 }
 /// gate.w [E,d], gate.b [E] with router_bias, ex.fc1.w [E,ffn,d], ex.fc1.b, ex.fc2.w [E,d,ffn],

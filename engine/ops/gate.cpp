@@ -71,6 +71,15 @@ ExpertGroups groups_of(const Op& op) {
           value_named<GroupScore>("group_score", attr_string(op, "group_score", "max"))};
 }
 
+/// Whether the gate adds the experts' biases to the logits, and chooses by these sums (attr bias_on
+/// is "logits"), or to the scores. Throws UserError for another value.
+bool by_logits(const Op& op) {
+  const std::string on = attr_string(op, "bias_on", "scores");
+  if (on == "logits" || on == "scores") return on == "logits";
+  throw user_error("op '{}' (gate): attribute 'bias_on' is '{}', allowed: scores, logits", op.name,
+                   on);
+}
+
 /// Returns how many choices per token there is room for.
 int64_t columns_of(const Op& op) {
   return attr_int(op, "columns", expect_attr(op, "k", 1));
@@ -88,6 +97,7 @@ std::vector<TensorSpec> infer_gate(const Graph& g, const Op& op) {
   expect_shape(g, op, 3, {experts});
   score_rule(op);
   weight_rule(op);
+  by_logits(op);
   const int64_t columns = columns_of(op), capacity = expect_attr(op, "capacity", 1);
   if (columns < 1 || columns > experts) {
     throw user_error(
@@ -140,13 +150,14 @@ void gradient_gate(GradContext& c, OpId) {
 template <class T>
 const float* float_scores(const KernelCall<T>& c, const ExpertGroups& groups) {
   const T* const bias = c.in(3);
+  const T* const base = by_logits(c.op) && bias != nullptr ? c.in(0) : c.out(0);
   if constexpr (std::is_same_v<T, float>) {
     if (bias == nullptr && !groups.limits()) return c.out(0);
   }
   auto* scores = static_cast<float*>(c.scratch);
   const int64_t experts = c.in_shape(0)[1], n = num_elements(c.in_shape(0));
   for (int64_t i = 0; i < n; ++i) {
-    const T score = bias == nullptr ? c.out(0)[i] : c.out(0)[i] + bias[i % experts];
+    const T score = bias == nullptr ? base[i] : base[i] + bias[i % experts];
     scores[i] = static_cast<float>(score);
   }
   limit_to_groups(groups, std::span(scores, static_cast<size_t>(n)), experts);
@@ -242,8 +253,10 @@ const OpDef kGate = {
     .name = "gate",
     .doc =
         "scores, routing and weights; used_before gives the slots that earlier parts of the batch "
-        "use; bias [E] is added to the scores for choosing, not for the weights; attr scale is a "
-        "factor of the weights; with attrs groups, top_groups and group_score a token chooses from "
+        "use; bias [E] is added to the scores (with attr bias_on=logits to the logits) for "
+        "choosing, "
+        "not for the weights; attr scale is a factor of the weights; with attrs groups, top_groups "
+        "and group_score a token chooses from "
         "its best groups of experts",
     .moe = MoeOp::kGate,
     .inputs = {{"logits"},

@@ -62,9 +62,9 @@
 //   gate              logits ids [used_before[E]] [bias[E]] -> probs[T,E] weight[T,K] expert[T,K]
 //                     choice_slot[T,K] slot_choice[E,C] counts[E]; attrs gate, k, columns (= K;
 //                     default k), capacity, scores, weight, scope, scale, groups, top_groups,
-//                     group_score. counts include used_before. The bias affects which experts
-//                     are chosen, not the weights. A token chooses from its top_groups best of
-//                     groups (routing/expert_groups.h)
+//                     group_score, bias_on = "scores" | "logits". counts include used_before. The
+//                     bias affects which experts are chosen, not the weights. A token chooses from
+//                     its top_groups best of groups (routing/expert_groups.h)
 //   gate_dlogits      dweight probs expert -> dlogits; attrs scores, weight, scale
 //   count_part        choice_slot[n,K] [used_before[E]] -> used_after[E]: used_before plus the
 //                     slots that these n tokens hold; attrs experts, capacity
@@ -165,6 +165,10 @@
 //                     shape; attr parts = k ends and k parts, all in one storage. In each block,
 //                     part p holds the rows from end p-1 to end p. Rows from the last end on become
 //                     0 (-1 in index tensors); with attr view=1 they stay, and nothing is done
+//   stand_in          x.. parameters.. -> y[B,S,width]: a part that does not exist here (attr
+//                     what), simulated only; attrs width, parameters (how many inputs), flops and
+//                     bytes per token
+//   stand_in_back     dy x.. parameters.. -> dx.., or with attr of_parameters=1 dparameters..
 //   send              x ->; receive -> y, or x -> y; sum_copies g... -> sums...: handoff.cpp
 //   transpose_blocks  x -> y of the same shape; attrs rows=R, cols=C: block (i, j) of x [R,C,..] is
 //                     block (j, i) of y [C,R,..]; R*C must divide the first axis

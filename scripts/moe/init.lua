@@ -1,5 +1,6 @@
 -- The module `moe`, which recipes require. `moebench doc` describes its functions.
 local aligned = require "moe.base.aligned"
+local bundle = require "moe.run.bundle"
 local calibrate = require "moe.run.calibrate"
 local check_gradients = require "moe.run.check_gradients"
 local choice = require "moe.base.choice"
@@ -11,10 +12,12 @@ local constants = require "moe.spec.constants"
 local core = require "moe.core"
 local dispatch = require "moe.spec.dispatch"
 local dispatch_time = require "moe.spec.dispatch_time"
+local eplb = require "moe.formats.eplb"
 local errors = require "moe.base.errors"
 local experiment = require "moe.run.experiment"
 local export = require "moe.results.export"
 local from_megatron = require "moe.formats.from_megatron"
+local gap = require "moe.search.gap"
 local grid = require "moe.spec.grid"
 local infer = require "moe.run.infer"
 local jobs = require "moe.run.jobs"
@@ -83,6 +86,9 @@ local m = moe.from_megatron { cluster = moe.cluster.h100 { nodes = 2 }, vocab = 
     .. "--expert-model-parallel-size 8 --moe-token-dispatcher-type alltoall "
     .. "--use-distributed-optimizer --overlap-grad-reduce" }
 print(m.predicted.ms, m.predicted.memory_gib)]] },
+  gap = { gap.gap, gap.FIELDS, "moe.Gap",
+    "simulates a measured step again with one field changed at a time (stack, dispatcher, "
+      .. "imbalance, exposed gradients, recompute, clocks); nearest first" },
   grid = { grid.grid, grid.FIELDS, "moe.Grid",
     "how the ranks of a step are arranged, and its micro-batches" },
   infer = { infer.infer, infer.INFER, "moe.InferResult",
@@ -162,8 +168,10 @@ print(found.best.iteration_ms, found.system)]] },
     fields = routing.options() },
 }, {
   version = core.version,
+  bundle = bundle.functions,
   cluster = cluster.constructors,
   dispatcher = policy.dispatchers,
+  eplb = eplb.functions,
   lina = lina.functions,
   model = model.constructors,
   pass = policy.passes,

@@ -126,6 +126,86 @@ TEST_CASE("tensors may lie in several files, and half floats are read") {
   CHECK_THROWS_WITH(files_of_index("{}", "i.json"), Contains("i.json: it is not the index"));
 }
 
+/// A file of tensors { name, type, shape }, with their bytes in turn.
+std::string file_of(const std::vector<FileTensor>& tensors, const std::string& content) {
+  return safetensors_header({}, tensors) + content;
+}
+
+TEST_CASE("numbers of 8 bits are read times the scale of their block of 128 x 128") {
+  const File file("fp8.safetensors");
+  constexpr int64_t kRows = 130, kCols = 257;
+  const std::map<uint8_t, double> codes = {{0x00, 0},   {0x38, 1},         {0xb8, -1},
+                                           {0x7e, 448}, {0x01, 1.0 / 512}, {0x08, 1.0 / 64},
+                                           {0xc4, -3},  {0x77, 240}};
+  std::string bytes;
+  std::vector<double> values;
+  for (int64_t i = 0; i < kRows * kCols; ++i) {
+    const auto code = std::next(codes.begin(), i * 7 % 11 % 8);
+    bytes += static_cast<char>(code->first);
+    values.push_back(code->second);
+  }
+  const std::vector<float> scales = {1, 0.5, 3, -2, 8, 0.25};  // 2 x 3 blocks
+  file.write(
+      file_of({{"w", "F8_E4M3", {kRows, kCols}, bytes.size()}, {"w_scale_inv", "F32", {2, 3}, 24}},
+              bytes + std::string(reinterpret_cast<const char*>(scales.data()), 24)));
+  const Model model = model_of({{"w", {kRows, kCols}, {}, Init::kUniform}});
+  const LoadedParameters loaded(opened(file), model, {{"w", {{"w"}}}});
+  CHECK(loaded.unused().empty());
+  for (int64_t i = 0; i < kRows * kCols; ++i) {
+    const auto block = static_cast<size_t>(i / kCols / 128 * 3 + i % kCols / 128);
+    REQUIRE(loaded.value(static_cast<uint64_t>(i), 0) ==
+            values[static_cast<size_t>(i)] * scales[block]);
+  }
+  file.write(file_of({{"w", "F8_E4M3", {kRows, kCols}, bytes.size()}}, bytes));
+  CHECK_THROWS_WITH(LoadedParameters(opened(file), model, {{"w", {{"w"}}}}),
+                    Contains("has no scales 'w_scale_inv'"));
+}
+
+TEST_CASE("blocks of MXFP4 are read, of rows that plain files have as columns too") {
+  const File file("mxfp4.safetensors");
+  const double codes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6};
+  // [2 experts, 3 rows, 64 columns]: 2 blocks of 16 bytes per row.
+  std::string blocks, scales;
+  for (int i = 0; i < 2 * 3 * 2 * 16; ++i) blocks += static_cast<char>(i * 37);
+  for (int i = 0; i < 2 * 3 * 2; ++i) scales += static_cast<char>(120 + i);
+  file.write(file_of({{"t_blocks", "U8", {2, 3, 2, 16}, 192}, {"t_scales", "U8", {2, 3, 2}, 12}},
+                     blocks + scales));
+  const Model model = model_of({{"t", {2, 3, 64}, {.moe = true}, Init::kUniform}});
+  for (const bool transposed : {false, true}) {
+    const LoadedParameters loaded(opened(file), model, {{"t", {{"t"}, transposed}}});
+    CHECK(loaded.unused().empty());
+    for (int i = 0; i < 2 * 3 * 64; ++i) {
+      const int byte = i / 2 * 37 & 255;
+      REQUIRE(loaded.value(static_cast<uint64_t>(i), 0) ==
+              std::ldexp(codes[i % 2 == 0 ? byte & 15 : byte >> 4], 120 + i / 32 - 127));
+    }
+  }
+  const Model other = model_of({{"t", {2, 3, 32}, {.moe = true}, Init::kUniform}});
+  CHECK_THROWS_WITH(LoadedParameters(opened(file), other, {{"t", {{"t"}}}}),
+                    Contains("'t_scales' is [2,3,2], but the parameter t needs [2,3,1]"));
+}
+
+TEST_CASE("names below a wrapped model's prefix, experts in one tensor, and norms of 1 + w") {
+  const File file("wrapped.safetensors");
+  const TensorSources in_file = {{"norm", {{"model.language_model.norm.weight"}}},
+                                 {"ex.w", {{"language_model.model.experts.w"}}}};
+  const Model model =
+      model_of({{"norm", {4}, {}, Init::kOne}, {"ex.w", {2, 4, 3}, {.moe = true}, Init::kUniform}});
+  write_safetensors(file.path(), model, in_file, FileType::kF32, number);
+  const TensorSources asked = {
+      {"norm", {.names = {"model.norm.weight"}, .plus = 1}},
+      {"ex.w",
+       {.names = {"model.experts.%d.a", "model.experts.%d.b"},
+        .others = {{.names = {"model.other"}}, {.names = {"model.experts.w"}}}}}};
+  const LoadedParameters loaded(opened(file), model, asked);
+  CHECK(loaded.unused().empty());
+  CHECK(loaded.value(2, 0) == number(2, 0) + 1);
+  CHECK(loaded.value(17, 1) == number(17, 1));
+  write_safetensors(file.path(), model, asked, FileType::kF32, number);
+  CHECK(opened(file)->find("model.norm.weight")->at(3) == number(3, 0) - 1);
+  CHECK(opened(file)->find("model.experts.1.b") != nullptr);
+}
+
 TEST_CASE("files that are not in the format are refused") {
   CHECK_THAT(refusal(""), Contains("shorter than 8 bytes"));
   CHECK_THAT(refusal(std::string(8, '\xff')), Contains("its header has"));
@@ -212,7 +292,7 @@ TEST_CASE("a model that the files do not fit is refused with both names") {
     return fmt::format(R"("{}":{{"dtype":"{}","shape":[8],"data_offsets":[{},{}]}})", name, type,
                        at, at + 8);
   };
-  typed.write(bytes_of("{" + eight("w", "F8_E4M3", 0) + "," + eight("m_blocks", "U8", 8) + "," +
+  typed.write(bytes_of("{" + eight("w", "F8_E5M2", 0) + "," + eight("m_blocks", "U8", 8) + "," +
                            eight("m_scales", "U8", 16) + "}",
                        "123456781234567812345678"));
   const auto of_type = [&](const char* name) -> std::string {
@@ -223,9 +303,9 @@ TEST_CASE("a model that the files do not fit is refused with both names") {
     }
     return "(no error)";
   };
-  CHECK_THAT(of_type("w"), Contains("its tensor 'w' is of type F8_E4M3") &&
-                               Contains("read are F64, F32, F16 and BF16"));
-  CHECK_THAT(of_type("m"), Contains("its tensor 'm' is in blocks of MXFP4 ('m_blocks', 'm_sc"));
+  CHECK_THAT(of_type("w"), Contains("its tensor 'w' is of type F8_E5M2") &&
+                               Contains("read are F64, F32, F16, BF16, F8_E4M3 with scales"));
+  CHECK_THAT(of_type("m"), Contains("'m_blocks' has blocks of 32 numbers, but rows of 4"));
   CHECK_THAT(refused(one, {{"whole", {{"up"}}}}),
              Contains("its tensor 'up' is [3,2], but the parameter whole needs [3,4]"));
   CHECK_THAT(refused(one, {{"whole", {{"up", "down"}}}}), Contains("3 rows do not divide into 2"));

@@ -5,6 +5,7 @@ local configs = require "moe.models.configs"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local kineto = require "moe.formats.kineto"
+local loads = require "moe.formats.loads"
 local megatron_arguments = require "moe.formats.megatron_arguments"
 local nccl_tests = require "moe.formats.nccl_tests"
 local step_log = require "moe.formats.step_log"
@@ -39,6 +40,7 @@ end
 
 local real, text = core.read_file, nil
 core.read_file = function() return text end
+core.trace_write = function() return "path" end
 
 local LINE = [[
 ARGS=(--num-layers 4 --hidden-size 64)
@@ -61,11 +63,28 @@ local REPORT = core.json_encode { args = { "alltoall_perf" }, config = { devices
 local PROFILE = core.json_encode { traceEvents = { { ph = "X", cat = "kernel", name = "gemm",
   tid = 7, ts = 0, dur = 5 }, { ph = "X", cat = "kernel", name = "nccl", tid = 9, ts = 2,
   dur = 5 } } }
+local COUNTS = { "[[[3,1,2,0],[2,2,2,0]],[[6,0,0,0],[1,2,1,2]]]",
+  '{"a":"b","loads":[[4,8],[2,10]]}',
+  "step,layer,expert,tokens\n1,3,0,5\n1,3,1,7\n1,4,1,12\n",
+  "\147NUMPY\1\0\65\0{'descr': '<i2', 'fortran_order': False, 'shape': (1, 2, 3), }   "
+    .. "\1\0\2\0\3\0\2\0\2\0\2\0" }
 local READERS = {
   { function() return CONFIGS[random(#CONFIGS)] end, function()
     local config = errors.call(nil, core.json_decode, text, "config.json")
-    return type(config) == "table" and configs.fields(config, "config.json")
+    if type(config) ~= "table" then return end
+    local stand_in, row = {}, configs.TYPES[config.model_type]
+    for _, part in pairs(row and row.stands or {}) do
+      stand_in[part[1]] = { flops = 1, bytes = 1 }
+    end
+    return configs.fields(config, "config.json", nil, stand_in)
   end },
+  { function() return COUNTS[random(#COUNTS)] end, function() return loads.read "x" end },
+  { function() return COUNTS[random(#COUNTS)] end, function()
+    return loads.import { files = { "x" }, to = "t", ranks = random(3), k = random(2),
+      tokens = random(9) - 1 }
+  end },
+  { function() return '{"phy2log":[[0,1,2,3,0,2],[3,2,1,0,1,1]],"logcnt":[]}' end,
+    function() return moe.eplb.policy(moe.eplb.read("x", { devices = 3 })) end },
   { function() return LINE end, function() return megatron_arguments.parse(text, "x") end },
   { function() return "MODEL_ARGS:\n  --num-layers: 4\n  --swiglu: true # x\n" end,
     function() return megatron_arguments.parse(text, "x") end },

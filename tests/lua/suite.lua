@@ -22,10 +22,10 @@ for i, name in ipairs { "places", "fields", "policies", "experiments", "choices"
   "effects", "scripts", "lists", "machine", "collectives", "configs", "op_time", "routing", "wrong",
   "engine/edits", "engine/disciplines", "engine/micro_batches", "engine/weights",
   "engine/dispatchers", "engine/mesh", "engine/pairs", "engine/pipelines",
-  "engine/pipeline_ranks", "engine/timelines",
-  "formats/formats", "formats/logs", "run/infer", "run/runs", "run/journal", "figures/page",
-  "figures/charts", "figures/sensitivity",
-  "search/explore", "search/real", "search/search", "search/space", "papers/claims", "papers/lina",
+  "engine/pipeline_ranks", "engine/timelines", "engine/stand_ins",
+  "formats/formats", "formats/loads", "formats/logs", "run/bundle", "run/infer", "run/runs",
+  "run/journal", "figures/page", "figures/charts", "figures/sensitivity", "search/explore",
+  "search/gap", "search/real", "search/search", "search/space", "papers/claims", "papers/lina",
   "papers/constants", "papers/pipemoe", "papers/prophet", "papers/balance", "command/settings",
   "command/diff" } do
   local asked = i % parts == part % parts

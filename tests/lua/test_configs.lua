@@ -27,16 +27,32 @@ local function fields(model_type, own)
   local config = { model_type = model_type }
   for key, value in pairs(OPEN) do
     local latent = configs.TYPES[model_type].latent and key:find "head"
-    if not latent and (CLASSES[configs.TYPES[model_type].class].fields[key] or value) == NULL then
+    local follows = configs.TYPES[model_type].head_of_width and key == "head_dim"
+    local default = CLASSES[configs.TYPES[model_type].class].fields[key]
+    if not latent and not follows and (default or value) == NULL then
       config[key] = value
     end
   end
-  if configs.TYPES[model_type].kinds then
+  local row, stand_in = configs.TYPES[model_type], {}
+  if row.kinds then
     config.layer_types, config.num_hidden_layers = {}, 4
     for i = 1, 4 do config.layer_types[i] = "full_attention" end
   end
+  -- A block of each kind that is stood in for.
+  local at = 0
+  for letter, part in pairs(row.stands or {}) do
+    stand_in[part[1]], at = { flops = 1, bytes = 1 }, at + 1
+    for kind, of in pairs(row.kinds) do
+      if of == letter then config.layer_types[at] = kind end
+    end
+  end
+  for i = 1, row.stands and not row.kinds.full_attention and 4 or 0 do
+    if config.layer_types[i] == "full_attention" then
+      config.layer_types[i] = config.layer_types[1]
+    end
+  end
   for k, v in pairs(own) do config[k] = v end
-  local ok, made, why = pcall(configs.fields, config, "config.json", nil)
+  local ok, made, why = pcall(configs.fields, config, "config.json", nil, stand_in)
   return ok and text(made or why) or "refused: " .. text(made)
 end
 
@@ -56,6 +72,10 @@ test("a field that a config leaves out has the value of its class, and none is i
         -- Without effect: the longest sequence, and windows where no block has one.
         local free = key == "max_position_embeddings" or key:find "window"
           or key:find "kv_lora" or key == "head_dim" and row.latent
+          or row.stands and (key == "index_topk" or key:find "_period" or key == "layer_group_size"
+            or row.no_rope and key:find "rope")
+          or row.group_score == "max" and key:find "group$"  -- topk_method is greedy
+        for _, name in ipairs(row.reads or {}) do free = free or key == name end
         if another(value) ~= nil and not free then
           assert(fields(model_type, { [key] = another(value) }) ~= plain, where .. " is ignored")
         end

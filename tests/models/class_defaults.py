@@ -33,7 +33,7 @@ HARMLESS = """
     pruned_heads quantization_config remove_invalid_values repetition_penalty return_dict
     return_dict_in_generate router_aux_loss_coef sep_token_id seq_aux suppress_tokens
     task_specific_params temperature text_len tie_encoder_decoder tf_legacy_loss tokenizer_class
-    top_k top_p torch_dtype torchscript transformers_version typical_p use_bfloat16 use_cache
+    time_step_limit top_k top_p torch_dtype torchscript transformers_version typical_p use_bfloat16 use_cache
 """
 LAYERS = (24, 35, 100)  # a list of one entry per layer is a pattern if it is one for all of these
 
@@ -59,7 +59,7 @@ def row(kind, harmless):
             value = pattern(kind, f.name)
         if isinstance(value, (type(None), bool, int, float, str, list, tuple, dict)):
             out[names.get(f.name, f.name)] = value
-    out["rope_parameters"] = made.rope_parameters
+    out["rope_parameters"] = getattr(made, "rope_parameters", None)
     for name in set(made.to_dict()) - set(out) - base - harmless:  # computed, whatever is given
         out[name] = None
     return out

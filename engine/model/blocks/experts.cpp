@@ -44,8 +44,9 @@ OpId route(ModelBuilder& b, TensorId x, TensorId gate_w, TensorId gate_b, const 
     bias = b.state("gate.bias", {b.spec().experts});
     inputs.insert(inputs.end(), {TensorId(), bias});
   }
-  const OpId gate =
-      b.add("gate", "moe.gate", std::move(inputs), gate_attrs(b.gate(), o.residual_scale));
+  Attrs attrs = gate_attrs(b.gate(), o.residual_scale);
+  if (o.bias_on == BiasOn::kLogits) attrs["bias_on"] = std::string(name_of(o.bias_on));
+  const OpId gate = b.add("gate", "moe.gate", std::move(inputs), std::move(attrs));
   b.add_router(gate, bias);
   return gate;
 }

@@ -41,6 +41,18 @@ end
 -- Vocabularies of tokenizers whose size does not depend on a file.
 local VOCABS = { GPT2BPETokenizer = 50257, Llama2Tokenizer = 32000 }
 
+-- Arguments that are whole numbers, with the least of each.
+local COUNTS = { ["num-layers"] = 1, ["hidden-size"] = 1, ["num-attention-heads"] = 1,
+  ["num-query-groups"] = 1, ["kv-channels"] = 1, ["ffn-hidden-size"] = 1, ["num-experts"] = 1,
+  ["moe-ffn-hidden-size"] = 1, ["moe-router-topk"] = 1, ["seq-length"] = 1,
+  ["micro-batch-size"] = 1, ["global-batch-size"] = 1, ["vocab-size"] = 2,
+  ["padded-vocab-size"] = 2, ["make-vocab-size-divisible-by"] = 1,
+  ["tensor-model-parallel-size"] = 1, ["pipeline-model-parallel-size"] = 1,
+  ["expert-model-parallel-size"] = 1, ["expert-tensor-parallel-size"] = 1,
+  ["moe-shared-expert-intermediate-size"] = 0, ["moe-router-num-groups"] = 1,
+  ["moe-router-group-topk"] = 1, ["num-layers-per-virtual-pipeline-stage"] = 1,
+  ["num-virtual-stages-per-pipeline-rank"] = 1, ["kv-lora-rank"] = 1, ["q-lora-rank"] = 0 }
+
 local Arguments = {}
 Arguments.__index = Arguments
 
@@ -61,6 +73,10 @@ function Arguments:number(name, default)
   if not value or value ~= value or math.abs(value) == math.huge then
     self:fail(name, "'%s' is not allowed; give a number%s", table.concat(values, " "),
       (values[1] or ""):find "%$" and " (the script does not set this variable)" or "")
+  end
+  local least = COUNTS[name]
+  if least and (value < least or value ~= math.floor(value)) then
+    self:fail(name, "'%s' is not allowed; give a whole number from %d", values[1], least)
   end
   return value
 end
@@ -194,8 +210,15 @@ local function set_attention(a, fields, head_dim)
     fields.head_dim = head
     fields.kv_heads = a:flag "group-query-attention" and a:number("num-query-groups", 1)
       or fields.heads
+    if fields.heads % fields.kv_heads ~= 0 then
+      a:fail("num-query-groups", "%d does not divide num-attention-heads = %d", fields.kv_heads,
+        fields.heads)
+    end
     fields.qk_norm = a:flag "qk-layernorm" and "head" or "none"
     local turning = a:number("rotary-percent", 1)
+    if turning <= 0 or turning > 1 then
+      a:fail("rotary-percent", "%g is not allowed; give a number above 0, 1 at most", turning)
+    end
     if turning < 1 then fields.rotary = math.floor(head * turning / 2) * 2 end
   end
 end
@@ -205,6 +228,10 @@ local BALANCE = { none = true, aux_loss = true, seq_aux_loss = true }
 local function model_of(a, t)
   local layers, hidden = a:number "num-layers", a:number "hidden-size"
   local heads, k = a:number "num-attention-heads", a:number("moe-router-topk", 2)
+  local experts = a:number "num-experts"
+  if k > experts then
+    a:fail("moe-router-topk", "%d is more than num-experts = %d", k, experts)
+  end
   if not a:flag "swiglu" then a:fail("swiglu", "is missing; only experts with SwiGLU are built") end
   local ffn = a:number("ffn-hidden-size", math.floor(4 * hidden * 2 / 3 / 64) * 64)
   local biased = not a:flag "disable-bias-linear"
@@ -216,7 +243,7 @@ local function model_of(a, t)
   local fields = { name = "megatron", layers = layers, hidden = hidden, heads = heads, k = k,
     vocab = vocab_of(a, t.vocab, a:number("tensor-model-parallel-size", 1)),
     seq = a:number "seq-length", batch_per_device = a:number "micro-batch-size", ffn = ffn,
-    experts = a:number "num-experts", expert_ffn = a:number("moe-ffn-hidden-size", ffn),
+    experts = experts, expert_ffn = a:number("moe-ffn-hidden-size", ffn),
     shared_ffn = a:number("moe-shared-expert-intermediate-size", 0),
     shared_gate = a:flag "moe-shared-expert-gate", ffns = ffn_letters(a, layers),
     tied = not a:flag "untie-embeddings-and-output-weights", router = router_of(a, k),
@@ -261,9 +288,34 @@ local function grid_of(a, cluster)
     layout = a:word "pipeline-model-parallel-layout" }, pp
 end
 
+-- The flex dispatcher's backends: the dispatcher here, the argument with its SMs and their default.
+local BACKENDS = { deepep = { "deepep_v1", "moe-deepep-num-sms", 20 },
+  hybridep = { "hybridep", "moe-hybridep-num-sms", 16 } }
+
+-- Returns the dispatcher of rows, or nil for all-to-alls.
+local function dispatcher_of(a)
+  local kind = a:word("moe-token-dispatcher-type", "allgather")
+  if kind == "flex" then
+    local backend = a:word("moe-flex-dispatcher-backend", "deepep")
+    local known = BACKENDS[backend]
+    if not known then
+      a:fail("moe-flex-dispatcher-backend", "'%s' is not built; only %s are", backend,
+        table.concat(schema.keys_of(BACKENDS), " and "))
+    end
+    return policy.dispatchers[known[1]] { sms = a:number(known[2], known[3]), wire = "bf16" }
+  elseif kind == "allgather" and a:number("expert-model-parallel-size", 1) > 1 then
+    a:fail("moe-token-dispatcher-type", "%s'allgather': no times of it were measured, so that it "
+      .. "is not simulated; alltoall and flex are, and any with expert-model-parallel-size 1",
+      a.values["moe-token-dispatcher-type"] and "" or "is by default ")
+  elseif kind ~= "alltoall" and kind ~= "allgather" then
+    a:fail("moe-token-dispatcher-type", "'%s' is not known", kind)
+  end
+end
+
 local function system_of(a, pp, layers)
   local passes = { policy.passes.irregular_a2a {}, policy.passes.used_rows {},
     policy.passes.weights_at_experts {} }
+  passes[#passes + 1] = dispatcher_of(a)
   if a:flag "use-distributed-optimizer" then table.insert(passes, policy.passes.zero {}) end
   table.insert(passes, policy.passes.blocking_a2a {})
   local granularity = a:word "recompute-granularity"

@@ -5,34 +5,20 @@
 -- default is refused by name, as is a part that does not exist here.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
+local fields_lib = require "moe.models.config"
 local schema = require "moe.base.schema"
+local stand_ins = require "moe.models.stand_ins"
 local types = require "moe.models.types"
+
+local NAMES, merged, same = fields_lib.NAMES, fields_lib.merged, fields_lib.same
+local config_of = fields_lib.config_of
 
 --- MISSING: models with parts that do not exist here, model_type -> the part.
 local M = { TYPES = types, MISSING = core.library_json "models/missing_parts.json" }
 
--- Names that classes give a field, of which each class has one.
-local NAMES = {
-  experts = { "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts" },
-  k = { "num_experts_per_tok", "moe_topk", "moe_k" },
-  expert_ffn = { "moe_intermediate_size", "intermediate_size" },
-  shared = { "n_shared_experts", "num_shared_experts", "moe_num_shared_experts",
-    "num_shared_expert" },
-  shared_ffn = { "shared_expert_intermediate_size", "shared_intermediate_size" },
-  scale = { "routed_scaling_factor", "route_scale", "router_scaling_factor" },
-  dense = { "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index" },
-  every = { "decoder_sparse_step", "moe_layer_interval" },
-}
-
 -- What is built of fields that several classes have.
 local ONLY = { hidden_act = "silu", attention_dropout = 0, output_router_logits = false,
   router_jitter_noise = 0, use_sliding_window = false, mlp_bias = false, clip_qkv = core.null }
-
--- What fields are in JSON whose default does not show it; those that do not stand here are numbers.
-local KINDS = { model_type = "string", tie_word_embeddings = "boolean", layer_types = "list",
-  mlp_only_layers = "list", mlp_layer_types = "list", rope_parameters = "table",
-  rope_scaling = "table", rope_type = "string", type = "string", truncate = "boolean",
-  full_attention = "table", sliding_attention = "table" }
 
 -- Fields that are read of every config.
 local ALWAYS = { rope_parameters = true, rope_scaling = true, rope_theta = true, head_dim = true,
@@ -46,110 +32,6 @@ local function class_of(name)
     for _, key in ipairs(classes.HARMLESS) do ALWAYS[key] = true end
   end
   return classes[name]
-end
-
-local function merged(...)
-  local out = {}
-  for _, t in ipairs { ... } do
-    for k, v in pairs(t) do out[k] = v end
-  end
-  return out
-end
-
-local function kind_of(value)
-  local is = type(value)
-  return is == "table" and (#value > 0 and "list" or next(value) == nil and "empty") or is
-end
-
--- Whether a value is `right`, of which a list may be shorter: it repeats.
-local function same(value, right)
-  if type(value) ~= "table" then return value == right end
-  local list = type(right) == "table" and right or { right }
-  for key, x in pairs(value) do
-    local at = type(key) == "number" and #list > 0 and (key - 1) % #list + 1 or key
-    if not same(x, list[at]) then return false end
-  end
-  return #value > 0 or next(list) == nil or #list == 0
-end
-
--- A config whose fields are checked when they are read. what, at: as in M.fields.
-local Config = {}
-Config.__index = Config
-
-local function config_of(given, what, at, class)
-  return setmetatable({ given = given, what = what, at = at, read = {}, class = class }, Config)
-end
-
-function Config:fail(text, ...)
-  errors.user(("%s: " .. text):format(self.what, ...), self.at)
-end
-
--- Returns the value of a field, or its default, and whether the config states it; nil for null. A
--- value of another kind is the user's error. A list with the same number for each block is that
--- number.
-function Config:get(key)
-  self.read[key] = true
-  local default = self.class.fields[key]
-  local value, stated = self.given[key], self.given[key] ~= nil
-  if not stated then value = default end
-  if value == nil or value == core.null then return nil, stated end
-  local kind = (default ~= nil and default ~= core.null) and kind_of(default) or KINDS[key]
-    or "number"
-  if kind == "empty" then kind = "list" end
-  if kind == "number" and kind_of(value) == "list" then
-    for _, x in ipairs(value) do
-      if x ~= value[1] then self:fail("%s: a number of its own per block is not built", key) end
-    end
-    value = value[1]
-  end
-  local is = kind_of(value)
-  if is == "empty" and (kind == "list" or kind == "table") then is = kind end
-  if is ~= kind then
-    schema.refuse(("%s: %s"):format(self.what, key), value, "a " .. kind, self.at)
-  end
-  return kind == "table" and config_of(value, self.what, self.at, { fields = {} }) or value, stated
-end
-
-function Config:need(key)
-  local value = self:get(key)
-  if value == nil then self:fail("%s: is missing", key) end
-  return value
-end
-
--- Returns the name that this class, or the hub's code for it, gives the field, or nil.
-function Config:name(of)
-  for _, key in ipairs(NAMES[of]) do
-    if self:has(key) then return key end
-  end
-end
-
--- Returns the value of the field by whatever name it has, or nil.
-function Config:of(name)
-  local key = self:name(name)
-  if key then return self:get(key) end
-end
-
-function Config:stated(key) return self.given[key] ~= nil end
-function Config:has(key) return self.class.fields[key] ~= nil end
-
--- Returns what an entry of types.lua says: the value of the field that it names, or itself.
-function Config:says(entry)
-  if type(entry) == "table" then return self:get(entry[1]) and entry[2] or "none" end
-  if type(entry) == "string" then return self:get(entry) or false end
-  return entry or false
-end
-
--- Returns the part that is not built of a field of which only one value is, or nil.
-function Config:only(allowed)
-  for _, key in ipairs(schema.keys_of(allowed)) do
-    local value, one = self.given[key], allowed[key]
-    if value == nil then value = self.class.fields[key] end
-    self.read[key] = true
-    if value ~= nil and value ~= core.null and not same(value, one) then
-      return ("%s = %s: only %s is built"):format(key, schema.show(value),
-        one == core.null and "null" or schema.show(one))
-    end
-  end
 end
 
 -- Returns a letter per block of a list of kinds, or nil and what is wrong. letters: kind -> letter.
@@ -183,8 +65,9 @@ local function by_counts(c, layers)
 end
 
 -- Returns fields of the decoder that say which blocks are dense, or nil and why they are not built.
-local function ffn_kinds(c, layers)
+local function ffn_kinds(c, row, layers)
   local list, stated = c:get "mlp_layer_types"
+  if not list and row.ffns_of then list = row.ffns_of(c, layers) end
   local kinds = by_counts(c, layers)
   if list then
     local listed, why = letters_of("mlp_layer_types", list, stated, { dense = "d", sparse = "m" },
@@ -212,6 +95,7 @@ end
 -- Returns fields of the decoder that say what blocks see, or nil and why that is not built.
 local function attention_kinds(c, row, layers)
   local list, stated = c:get "layer_types"
+  if not list and row.layers_of then list = row.layers_of(c, layers) end
   if not list then
     local from = row.kinds and c:get "max_window_layers"
     if from and (layers <= from or not c:get "sliding_window") then return {} end
@@ -224,7 +108,9 @@ local function attention_kinds(c, row, layers)
   local window = c:get "sliding_window"
   c:get "max_window_layers"
   if not kinds:find "[^f]" then return {} end
-  if not window then return nil, "sliding_window: is null, but layer_types has windows" end
+  if not window and kinds:find "[wvn]" and not row.stands then
+    return nil, "sliding_window: is null, but layer_types has windows"
+  end
   local full = #kinds:match "^w*" + 1
   if kinds == (("w"):rep(full - 1) .. "f"):rep(math.ceil(layers / full)):sub(1, layers) then
     return { window = window, full_every = full <= layers and full or 0 }
@@ -235,7 +121,8 @@ end
 -- Returns the settings of rotary embeddings of a config, a Config: those of rope_scaling, the older
 -- name, if it has any; and the class's theta.
 local function rope_of(c)
-  local default = c.class.fields.rope_parameters or {}
+  local default = c.class.fields.rope_parameters
+  if default == nil or default == core.null then default = {} end
   local old = c:get "rope_scaling"
   local r = old and next(old.given) and old or c:get "rope_parameters"
   r = r or config_of({}, c.what, c.at, { fields = {} })
@@ -273,6 +160,10 @@ end
 -- Returns the fields of rotary embeddings, or nil and why they are not built; and the settings of
 -- those of all blocks. head: width of what turns if all of it does.
 local function rope_fields(c, row, head)
+  if row.no_rope then
+    return { rotary = head, turning = 1, rope_scaling = "none" },
+      config_of({}, c.what, c.at, { fields = {} })
+  end
   local r, default = rope_of(c)
   local main, windows = r, r:get "sliding_attention"
   if r:get "full_attention" then
@@ -323,13 +214,44 @@ local function latent_fields(c, row, rope, main, heads, turning)
   end
   local head = c:stated "head_dim" and c:get "head_dim" or row.whole_head and nope + rotary
     or rotary
-  if math.floor(head * turning + 1e-9) ~= rotary then
+  if not row.no_rope and math.floor(head * turning + 1e-9) ~= rotary then
     c:fail("head_dim = %d with partial_rotary_factor = %s: latent attention turns qk_rope_head_dim "
       .. "= %d columns", head, turning, rotary)
   end
   return { kv_rank = c:need "kv_lora_rank", q_rank = c:get "q_lora_rank" or 0, nope = nope,
     rotary = rotary, value_dim = c:need "v_head_dim", attention_scale = scale,
     rope_form = c:get "rope_interleave" == false and "halves" or "interleaved" }
+end
+
+-- Returns what stands in for the blocks of letters that row.stands names, nil if there are none, or
+-- nil and what is missing. stand_in: the user's, part -> { flops, bytes }.
+local function stands(c, row, kinds, stand_in)
+  local out
+  for letter, entry in pairs(row.stands or {}) do
+    local name, part = entry[1], entry[2]
+    if kinds:find(letter, 1, true) then
+      local given = (stand_in or {})[name]
+      if not given then
+        return nil, ("needs %s, which does not exist here; it can be simulated with stand_in = { "
+          .. "%s = { flops = .., bytes = .. } }, per token and block"):format(name:gsub("_", " "),
+          name)
+      end
+      local what = name:gsub("_", " ")
+      out = merged(out or {}, { [letter] = merged(stand_ins.named(part(c)), given,
+        { what = what }) })
+    end
+  end
+  if out and c:has "attention_bias" and c:get "attention_bias" then
+    return nil, "attention_bias = true: is not built beside a stand-in"
+  elseif row.stands and not out then
+    return nil, "has no block of the kind that its class is read for"
+  end
+  for name in pairs(stand_in or {}) do
+    local used
+    for _, part in pairs(out or {}) do used = used or part.what == name:gsub("_", " ") end
+    if not used then return nil, ("stand_in.%s: it has no such part"):format(name) end
+  end
+  return out
 end
 
 -- Returns the fields of the router and the experts.
@@ -342,17 +264,19 @@ local function expert_fields(c, row)
   local expert_ffn = c:of "expert_ffn" or c:need "intermediate_size"
   local shared, key = c:of "shared_ffn", c:name "shared"
   if not shared then
-    shared = (key and c:need(key) or 0) * (row.shared_of and c:need(row.shared_of) or expert_ffn)
+    shared = (key and c:need(key) or row.shared_count or 0)
+      * (row.shared_of and c:need(row.shared_of) or expert_ffn)
   end
-  local has_groups = c:has "n_group"
-  local n_group, topk_group = has_groups and c:get "n_group", has_groups and c:get "topk_group"
+  local has_groups = c:name "groups"
+  local n_group, topk_group = c:of "groups", has_groups and c:get "topk_group"
   local experts, k = c:need(c:name "experts"), c:need(c:name "k")
   if k > experts then
     c:fail("%s = %d: is more than %s = %d", c:name "k", k, c:name "experts", experts)
   end
   return { expert_ffn = expert_ffn, shared_ffn = shared, shared_gate = row.shared_gate,
     experts = experts, k = k,
-    choice_bias = row.choice_bias, router = { scores = row.scores or "softmax",
+    choice_bias = row.choice_bias, bias_on = row.bias_on,
+    router = { scores = row.scores or "softmax",
       weight = c:says(row.renorm) and "renorm" or "prob", scale = c:of "scale",
       groups = groups and n_group or 1, top_groups = groups and topk_group or 1,
       group_score = groups and row.group_score or nil } }
@@ -410,42 +334,55 @@ function M.language_model(config)
   return merged(text, { tie_word_embeddings = tied }), config.model_type
 end
 
+-- Returns why blocks with a theta of their own are not built, or nil.
+local function other_thetas(c, all)
+  for _, theta in ipairs(c:has "layer_rope_theta" and c:get "layer_rope_theta" or {}) do
+    if theta ~= all and c:stated "layer_rope_theta" then
+      return ("layer_rope_theta: only rope_theta = %g in all blocks is built"):format(all)
+    end
+  end
+end
+
 -- Returns the fields of a checked config, or nil and why it cannot be built; and the most tokens of
 -- a sequence, or nil.
-local function fields_of(c, row)
+local function fields_of(c, row, stand_in)
   local why = c:only(ONLY) or row.only and c:only(row.only)
   if why then return nil, why end
   if c.class.fields.use_sliding_window ~= nil then
     c.read.sliding_window, c.read.max_window_layers = true, true
   end
   local layers, heads = c:need "num_hidden_layers", c:need "num_attention_heads"
-  local ffns, no_ffns = ffn_kinds(c, layers)
+  local ffns, no_ffns = ffn_kinds(c, row, layers)
   if not ffns then return nil, no_ffns end
   local seen, unseen = attention_kinds(c, row, layers)
   if not seen then return nil, unseen end
+  local parts, missing = stands(c, row, seen.attentions or "", stand_in)
+  if missing then return nil, missing end
+  for _, key in ipairs(row.reads or {}) do c:get(key) end
   local head = c:get "head_dim" or math.floor(c:need "hidden_size" / heads)
+  if row.head_of_width and head ~= math.floor(c:need "hidden_size" / heads) then
+    return nil, ("head_dim = %d: is hidden_size / num_attention_heads whatever is given"):format(
+      head)
+  end
   local rope, main = rope_fields(c, row, row.latent and c:need "qk_rope_head_dim" or head)
   if not rope then return nil, main end
-  for _, theta in ipairs(c:has "layer_rope_theta" and c:get "layer_rope_theta" or {}) do
-    if theta ~= rope.theta and c:stated "layer_rope_theta" then
-      return nil, ("layer_rope_theta: only rope_theta = %g in all blocks is built"):format(
-        rope.theta)
-    end
-  end
+  local other = other_thetas(c, rope.theta)
+  if other then return nil, other end
   local longest = rope.longest or row.longest and row.longest(main.given) or nil
   local turning = rope.turning
   rope.longest, rope.turning = nil, nil
   local bias = c:has "attention_bias" and "attention_bias"
   local own = { name = c.given.model_type, layers = layers, heads = heads,
-    vocab = c:need "vocab_size", hidden = c:need "hidden_size", ffn = c:get "intermediate_size",
-    eps = c:need "rms_norm_eps", tied = c:get "tie_word_embeddings" or false, norms = row.norms,
+    vocab = c:need "vocab_size", hidden = c:need "hidden_size", norms = row.norms,
+    ffn = c:get(row.dense_ffn or "intermediate_size"), eps = c:need(row.eps or "rms_norm_eps"),
+    tied = c:get "tie_word_embeddings" or false,
     qk_norm = type(row.qk_norm) == "table" and c:says(row.qk_norm) or row.qk_norm,
     qkv_bias = c:says(row.qkv_bias == nil and bias or row.qkv_bias),
     out_bias = c:says(row.out_bias == nil and bias or row.out_bias), ffn_bias = row.ffn_bias,
     router_bias = row.router_bias,
     rope_form = row.rope_form, norm_after_rope = row.norm_after_rope, sinks = row.sinks,
     window_sinks = row.window_sinks, attention_gate = row.attention_gate,
-    act_offset = row.act_offset }
+    act_offset = row.act_offset, stand_in = parts }
   for ours, theirs in pairs(row.set or {}) do own[ours] = c:get(theirs) end
   if row.root_scale and c:get(row.root_scale) then own.embedding_scale = math.sqrt(own.hidden) end
   if c.class.fields.logits_scaling then own.logit_scale = 1 / c:need "logits_scaling" end
@@ -461,8 +398,9 @@ end
 
 --- Returns the fields of the model of a config (as a table with core.null), or nil and why it
 --- cannot be built; and the most tokens of a sequence, or nil. what: names the model in errors
---- about single fields; at: where it is named.
-function M.fields(config, what, at)
+--- about single fields; at: where it is named; stand_in: nil or part -> { flops, bytes } per token
+--- and block.
+function M.fields(config, what, at, stand_in)
   local name = config.model_type
   local row = M.TYPES[name]
   if not row then
@@ -477,7 +415,7 @@ function M.fields(config, what, at)
   config = renamed(config, class, what, at)
   if row.hub then row.hub(config) end
   local c = config_of(config, what, at, class)
-  local fields, longest = fields_of(c, row)
+  local fields, longest = fields_of(c, row, stand_in)
   if not fields then return nil, longest end
   local why = unread(c)
   if why then return nil, why end

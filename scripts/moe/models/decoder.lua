@@ -39,6 +39,8 @@ local M = {
       .. "place of dense_layers and moe_every; of a longer text the first ones count" },
     attentions = { type = "string", doc = "a letter per block, in place of "
       .. "full_every: f sees all tokens, w a window; n and v do so without rotary embeddings" },
+    stand_in = { type = "table", doc = "what stands in for attention in blocks of the letters s "
+      .. "and t, as moe.model.from_config makes it of its own stand_in; simulated only" },
     window_kv_heads = count(0, 1e5, "kv_heads of blocks with a window; 0: those of all"),
     window_theta = schema.optional(rope.theta), window_rotary = schema.optional(rope.rotary),
     window_sinks = flag "whether only blocks with a window have sinks",
@@ -58,6 +60,7 @@ local M = {
     ffn_bias = flag "whether feed-forwards and experts have biases",
     act_limit = form.limit, act_alpha = form.alpha, act_offset = form.offset,
     router_bias = experts.router_bias, choice_bias = experts.choice_bias,
+    bias_on = experts.bias_on,
     embedding_scale = embedding.scale, logit_scale = schema.declared "head".scale,
   }),
   -- What these models have unless a recipe says otherwise; and what replaces it.
@@ -77,7 +80,8 @@ function M.check(m)
     return "kv_rank: latent attention also needs nope, rotary and value_dim"
   end
   for _, name in ipairs { "ffns", "attentions" } do
-    local text, letters = m[name] or "", name == "ffns" and "dm" or "fwnv"
+    local text = m[name] or ""
+    local letters = name == "ffns" and "dm" or m.stand_in and "fwnvst" or "fwnv"
     if m[name] and (#text < m.layers or text:find("[^" .. letters .. "]")) then
       return ("%s: '%s': give one of the letters %s for each of the %d blocks"):format(name, text,
         letters, m.layers)
@@ -120,12 +124,41 @@ local function added(b, o, name, y, x)
   return b:op { kind = "add", name = name .. ".sum", inputs = { y, x } }
 end
 
+-- Returns x plus what stands in for attention of u; part: as in stand_ins.lua, with what it stands
+-- for, flops and bytes.
+local function stood_in(b, o, u, x, part)
+  local made, inputs = {}, {}
+  local function project(name, from, width, out, bias, residual)
+    local w = b:parameter { name = name .. ".w", shape = { out, width } }
+    return b:op { kind = "linear", name = name, seg = "attn", inputs = { from, w,
+      bias and b:parameter { name = name .. ".b", shape = { out }, init = "zero" } or false,
+      residual or false } }
+  end
+  for _, node in ipairs(part.nodes) do
+    local name, from = "attn." .. node.name, made[node.of] or { u, o.hidden }
+    local y = project(name, from[1], from[2], node.width, node.bias)
+    if node.norm then y = b:rmsnorm(y, { name = name .. "_norm", eps = o.eps }) end
+    made[node.name] = { y, node.width }
+    if not node.inner then inputs[#inputs + 1] = y end
+  end
+  for _, own in ipairs(part.own) do
+    inputs[#inputs + 1] = b:parameter { name = "attn." .. own[1], shape = own[2] }
+  end
+  local y = b:op { kind = "stand_in", name = "attn.core", inputs = inputs, attrs = {
+    what = part.what, width = part.width, parameters = #part.own, flops = part.flops,
+    bytes = part.bytes } }
+  return project("attn.out", y, part.width, o.hidden, false, x)
+end
+
 local function attention(b, o, i, x, angles)
   local u, after = x, o.norms == "after" or o.norms == "both"
   if o.norms ~= "after" then u = b:rmsnorm(x, { name = "ln1", eps = o.eps, seg = "attn" }) end
   local window, turned = seen(o, i, angles)
+  local part = (o.stand_in or {})[o.attentions and o.attentions:sub(i, i)]
   local y
-  if o.kv_rank > 0 then
+  if part then
+    y = stood_in(b, o, u, not after and x or nil, part)
+  elseif o.kv_rank > 0 then
     y = b:latent_attention(u, { heads = o.heads, q_rank = o.q_rank, kv_rank = o.kv_rank,
       nope = o.nope, value = o.value_dim, eps = o.latent_eps, rope = o.rope_form,
       scale = o.attention_scale, residual = not after and x or nil, angles = turned })
@@ -159,6 +192,7 @@ local function feed_forward(b, o, i, x)
       given.name, given.gated = nil, nil
     end
     given.ffn, given.router_bias, given.choice_bias = o.expert_ffn, o.router_bias, o.choice_bias
+    given.bias_on = o.bias_on
     y = b:experts(u, given)
   end
   return after and added(b, o, "ffn", y, x) or y

@@ -164,8 +164,10 @@ function Plan:turns(rank)
 end
 function Plan:text(t)
   local spec, sim = self.spec, self.sim
-  return ("# %s\n%s%s"):format(number_bytes.line(spec.model.dtype, spec.optimizer.name,
-    self.candidate.stages, spec.model.dtypes), sim.oom and ("# OOM: %s\n"):format(sim.misfit) or "",
+  local head = { number_bytes.line(spec.model.dtype, spec.optimizer.name, self.candidate.stages,
+    spec.model.dtypes), unpack(number_bytes.stand_ins(spec.model)) }
+  if sim.oom then head[#head + 1] = "OOM: " .. sim.misfit end
+  return ("# %s\n%s"):format(table.concat(head, "\n# "),
     self.core:text(rank_of(self, t, "text", errors.here())))
 end
 function Plan:info() return self.core:info() end

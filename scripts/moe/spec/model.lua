@@ -319,12 +319,12 @@ local open_models = require "moe.models.open"
 
 -- Returns the constructor of the models of a config.json; its fields replace those of the config.
 -- what: names the model in errors; at: where the config is named; named: the name of its
--- constructor, or nil; like: the model_type as which it is read, or nil.
-local function configured(config, what, at, named, like)
+-- constructor, or nil; how: nil or { like = the model_type as which it is read, stand_in = }.
+local function configured(config, what, at, named, how)
   local whole
   config, whole = configs.language_model(config)
-  if like then config = schema.merged(config, { model_type = like }) end
-  local fields, longest = configs.fields(config, what, at)
+  if how and how.like then config = schema.merged(config, { model_type = how.like }) end
+  local fields, longest = configs.fields(config, what, at, how and how.stand_in)
   if not fields then errors.user(("%s: %s"):format(what, longest), at) end
   local base = schema.merged(decoder.defaults, fields)
   local arch = setmetatable(schema.merged(decoder, { name = fields.name, base = base, named = named,
@@ -341,7 +341,17 @@ local function configured(config, what, at, named, like)
   end
 end
 
-local FROM = { like = { type = "string", enum = schema.keys_of(configs.TYPES),
+local STAND_IN = {
+  flops = { type = "number", lo = 0, hi = 1e15, required = true,
+    doc = "floating-point operations of the forward per token and block, at the rate of matrix "
+      .. "products; the gradients take twice as many" },
+  bytes = { type = "number", lo = 0, hi = 1e12, required = true,
+    doc = "bytes that the forward reads and writes per token and block" },
+}
+local FROM = { stand_in = { type = "table", as = "table<string, table>",
+  doc = "by the name of a part of attention that does not exist here (linear_attention, mamba, "
+    .. "sparse_attention, ..): { flops =, bytes = } of what stands in for it in a simulation" },
+  like = { type = "string", enum = schema.keys_of(configs.TYPES),
   doc = "the model_type whose architecture it is, if its own is not known" } }
 
 -- moe.model.from_config(file, { like = }): the constructor of the model of a config.json of Hugging
@@ -355,8 +365,12 @@ local function from_config(file, how)
   if type(config) ~= "table" or type(config.model_type) ~= "string" then
     errors.user(("%s: it is not a config.json of a model, which has a model_type"):format(file), at)
   end
-  local like = how and schema.check(FROM, how, "moe.model.from_config", at).like
-  return configured(config, "model." .. file, at, nil, like)
+  how = how and schema.check(FROM, how, "moe.model.from_config", at)
+  for name, given in pairs(how and how.stand_in or {}) do
+    local path = "moe.model.from_config.stand_in." .. tostring(name)
+    how.stand_in[name] = schema.check(STAND_IN, given, path, at)
+  end
+  return configured(config, "model." .. file, at, nil, how)
 end
 
 -- The constructor of a published model, by its name in models/open.lua.
@@ -498,7 +512,7 @@ local constructors = {
   proprophet = { of_paper("proprophet", M.PROPROPHET, by_size(proprophet)),
     changing(M.PROPROPHET), "moe.Model", proprophet.doc, assumed = true },
   decoder = { constructor(decoder), decoder.all, "moe.Model", decoder.doc, assumed = true },
-  from_config = { from_config, "(file: string, how?: { like?: string })",
+  from_config = { from_config, "(file: string, how?: { like?: string, stand_in?: table })",
     "fun(t: table): moe.Model",
     "reads a config.json of Hugging Face; returns the constructor of its model" },
 }

@@ -36,6 +36,17 @@ function M.line(dtype, optimizer, stages, types)
     types.master and " and master copy" or "", note)
 end
 
+--- Returns a line for each part of a model's attention for which another block stands in.
+function M.stand_ins(model)
+  local lines, known = {}, {}
+  for _, part in pairs(type(model) == "table" and model.stand_in or {}) do
+    local line = ("Stand-in: for %s, %g FLOP and %g bytes per token and block, as stated")
+      :format(part.what, part.flops, part.bytes)
+    if not known[line] then lines[#lines + 1], known[line] = line, true end
+  end
+  return lines
+end
+
 --- Returns the lines for runs, each kind once. Results of earlier versions may say no dtype.
 function M.lines(runs)
   local kinds, by_key, lines = {}, {}, {}
@@ -53,6 +64,11 @@ function M.lines(runs)
     end
   end
   for i, kind in ipairs(kinds) do lines[i] = M.line(unpack(kind)) end
+  for _, run in ipairs(runs) do
+    for _, line in ipairs(M.stand_ins(run.parameters)) do
+      if not by_key[line] then lines[#lines + 1], by_key[line] = line, true end
+    end
+  end
   return lines
 end
 

@@ -4,6 +4,7 @@
 local core = require "moe.core"
 local csv = require "moe.formats.csv"
 local errors = require "moe.base.errors"
+local loads = require "moe.formats.loads"
 local lua_text = require "moe.base.lua_text"
 local megatron = require "moe.formats.megatron"
 local outputs = require "moe.run.outputs"
@@ -106,7 +107,8 @@ M.TRACE = {
     doc = "whether steps after the last recorded step replay the trace from its first step" },
 }
 
-local FORMATS = { csv = csv, megatron = megatron, rank_loads = rank_loads, tensorrt = tensorrt }
+local FORMATS = { csv = csv, loads = loads, megatron = megatron, rank_loads = rank_loads,
+  tensorrt = tensorrt }
 
 local FORMAT = { type = "string", enum = { "csv", "megatron", "tensorrt" },
   required = true, doc = "csv: lines layer,expert, k for a token; consecutive lines of "
@@ -115,8 +117,10 @@ local FORMAT = { type = "string", enum = { "csv", "megatron", "tensorrt" },
 
 M.IMPORT = {
   format = schema.changed({ format = FORMAT }, { format = {
-    enum = { "csv", "megatron", "rank_loads", "tensorrt" },
-    doc = FORMAT.doc .. "; rank_loads: rows that each rank computes, a CSV file with the columns "
+    enum = { "csv", "loads", "megatron", "rank_loads", "tensorrt" },
+    doc = FORMAT.doc .. "; loads: counts by [step][layer][expert] as JSON, CSV or npy, which are "
+      .. "dealt evenly to the ranks that have the tokens; rank_loads: rows that each rank "
+      .. "computes, a CSV file with the columns "
       .. "iter, layer, rank, token_num" } }).format,
   files = { type = "list", of = { type = "string" }, required = true,
     doc = "files to read: megatron, one per rank; other formats, one file" },
@@ -137,6 +141,9 @@ M.IMPORT = {
   experts_per_rank = { type = "integer", lo = 1, hi = 1024,
     doc = "of rank_loads: experts that share the rows of a rank; more than one where a token has "
       .. "more than one of its choices on a rank; default: 1" },
+  ranks = { type = "integer", lo = 1, hi = 65536, doc = "of loads: ranks that have tokens" },
+  tokens = { type = "integer", lo = 1, hi = 1e8, doc = "of loads: tokens of each rank, to k of "
+    .. "which per token the counts of a layer are scaled; default: as many as the counts say" },
   to = { type = "string", required = true,
     doc = "name of the trace to write, a file of the output folder" },
 }
@@ -195,7 +202,8 @@ local function import(t)
   local at, path = errors.here(), "moe.trace.import"
   local c = schema.check(M.IMPORT, t, path, at)
   only(c, { experts = { csv = true, megatron = true, rank_loads = true },
-    k = { csv = true, tensorrt = true, rank_loads = true }, where = { rank_loads = true },
+    k = { csv = true, tensorrt = true, rank_loads = true, loads = true },
+    ranks = { loads = true }, tokens = { loads = true }, where = { rank_loads = true },
     node = { rank_loads = true }, experts_per_rank = { rank_loads = true },
     even = { rank_loads = true } }, path, at)
   for _, column in ipairs(schema.keys_of(c.where or {})) do
@@ -209,7 +217,12 @@ local function import(t)
   c.experts, c.k = c.experts or 0, c.k or 1
   errors.stop_in "policies"
   errors.stop_in "check"
-  return write_claimed(c, "import", at)
+  local made = write_claimed(c, "import", at)
+  if c.format == "loads" then
+    core.warn(("%s: it does not say which rank sent a choice; they are dealt evenly to %d ranks")
+      :format(c.files[1], c.ranks))
+  end
+  return made
 end
 
 local function export(t)

@@ -120,6 +120,11 @@ function M.real_spec(executor, model, ranks, link, optimizer, precision)
       .. "kernels for them; give other dtypes"):format(model.path, spec.model.dtypes.products,
       executor), model.at, model.path .. ".dtypes")
   end
+  for _, part in pairs(spec.model.stand_in or {}) do
+    errors.user(("%s: a block of stated flops and bytes stands in for its %s, which is simulated "
+      .. "only; leave this model out of what ranks of the executor %s run"):format(model.path,
+      part.what, executor), model.at)
+  end
   local wire = link or { bytes_per_s = 1e12, latency_us = 0 }
   local per_node = wire.devices_per_node or 1
   if ranks % per_node ~= 0 then
