@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "bindings/front/requests.h"
 #include "bindings/host/core.h"
 #include "bindings/host/sandbox.h"
 #include "engine/base/stop.h"
@@ -20,6 +21,7 @@ namespace {
 
 std::atomic<int> signals{0};
 std::atomic<int64_t> first_signal_ms{0};
+std::atomic<bool> in_session{false}, end_asked{false};
 
 // Two signals within this time count as one: timeout, mpirun and a terminal signal the process and
 // its group one after the other. A user does not press Ctrl-C twice so quickly.
@@ -31,6 +33,8 @@ void on_stop_signal(int signal_number) {
   clock_gettime(CLOCK_MONOTONIC, &now);
   const int64_t now_ms = now.tv_sec * 1000 + now.tv_nsec / 1000000;
   request_stop();
+  if (in_session && signal_number == SIGINT) return;
+  if (in_session) end_asked = true;
   if (signals.fetch_add(1) == 0) {
     first_signal_ms.store(now_ms);
     return;
@@ -44,13 +48,19 @@ void* allocate(void* host, void* block, size_t old_size, size_t new_size) {
   return static_cast<Host*>(host)->limits().allocate(block, old_size, new_size);
 }
 
+bool is_session(const HostOptions& options) {
+  return options.mode == "serve" || options.mode == "repl";
+}
+
 bool is_root(const HostOptions& options) {
   return options.processes == nullptr || options.processes->is_root();
 }
 
 // Returns whether progress is shown: by the commands run and calibrate, in a job only on rank 0.
 bool shows_progress(const HostOptions& options) {
-  return is_root(options) && (options.mode == "run" || options.mode == "calibrate");
+  const bool takes_long =
+      options.mode == "run" || options.mode == "calibrate" || options.mode == "repl";
+  return is_root(options) && takes_long;
 }
 
 Files::Options file_options(const HostOptions& options) {
@@ -71,6 +81,7 @@ Files::Options file_options(const HostOptions& options) {
     }
   }
   for (const std::string& folder : options.folders) files.named.emplace_back(folder);
+  if (is_session(options)) files.roots.push_back(std::filesystem::current_path());
   files.trust = options.trust;
   if (!options.trust) files.most_bytes = options.memory_cap / 2;  // as Limits allows
   files.lock = options.mode == "run" && is_root(options);
@@ -80,6 +91,7 @@ Files::Options file_options(const HostOptions& options) {
 }  // namespace
 
 std::string recipe_text(const HostOptions& options) {
+  if (options.recipe_text) return *options.recipe_text;
   return read_file(options.recipe, Links::kFollow, size_t{16} << 20);
 }
 
@@ -93,6 +105,10 @@ void exit_now(const std::string& message, int status) {
   std::_Exit(status);
 }
 
+bool must_end() noexcept {
+  return end_asked;
+}
+
 void install_stop_handlers() {
   signal(SIGXFSZ, SIG_IGN);  // `ulimit -f`: the write fails, as on a full disk
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
@@ -104,6 +120,7 @@ void install_stop_handlers() {
 
 Host::Host(HostOptions options) : Host(std::move(options), std::make_shared<Watchdog>()) {
   limits_.start(state());
+  in_session = is_session(options_);
   watchdog_->poll_with([this] {
     if (must_stop()) end_if_stuck();
     poll();
@@ -250,6 +267,50 @@ std::optional<Failure> Host::main(const std::string& argument) {
   return failure;
 }
 
+void Host::push_session_text(lua_State* L, SessionText text) {
+  const std::string expression = "return " + text.text;
+  try {
+    push_chunk(L, expression, text.name);
+    text.text = expression;
+  } catch (const LuaError&) {
+    push_chunk(L, text.text, text.name);
+  }
+  options_.texts.push_back(std::move(text));
+}
+
+bool Host::guarded(lua_State* L, Failure& failure) {
+  lua_State* const coroutine = lua_newthread(L);
+  lua_insert(L, -2);
+  lua_xmove(L, coroutine, 1);
+  lua_State* const before = std::exchange(main_, coroutine);
+  const bool good = try_resume(coroutine, 0, failure);
+  main_ = before;
+  go_on();
+  const int results = good ? lua_gettop(coroutine) : 0;
+  lua_checkstack(L, results);
+  lua_xmove(coroutine, L, results);
+  lua_remove(L, -1 - results);  // the coroutine
+  return good;
+}
+
+void Host::go_on() {
+  if (stop_requested()) {
+    watchdog_->pause();  // it asks for a stop of Lua code as long as it sees the request
+    withdraw_stop();
+    watchdog_->resume();
+  }
+  limits_.take_stop();
+}
+
+bool Host::print(std::string_view text) const {
+  if (muted_) return true;
+  if (options_.requests == nullptr) {
+    return std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  }
+  options_.requests->output(text);
+  return true;
+}
+
 void Host::evaluate_policies() {
   lua_State* L = state();
   files_.count_reads(false);
@@ -257,9 +318,17 @@ void Host::evaluate_policies() {
   lua_getglobal(L, "require");
   lua_pushliteral(L, "moe");
   call(L, 1, 0);
-  push_recipe();
   Failure failure;
-  const bool good = try_call(L, 0, 0, failure);
+  bool good = true;
+  // A text of a session that needs a result of a run fails here, which concerns no policy before it.
+  for (const SessionText& text : options_.texts) {
+    push_chunk(L, text.text, text.name);
+    try_call(L, 0, 0, failure);
+  }
+  if (options_.texts.empty()) {
+    push_recipe();
+    good = try_call(L, 0, 0, failure);
+  }
   files_.count_reads(true);
   end_loading();
   if (!good && failure.kind != "stop") throw UserError(failure.message);
