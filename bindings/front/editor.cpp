@@ -58,8 +58,9 @@ class Editor {
     cancelled_ = false;
     int length = 0;
     const char* const text = el_gets(editor_, &length);
+    if (cancelled_) return true;
     if (text == nullptr || length <= 0) return false;
-    line.assign(cancelled_ ? "" : text, cancelled_ ? 0 : static_cast<size_t>(length));
+    line.assign(text, static_cast<size_t>(length));
     if (!line.empty() && line.back() == '\n') line.pop_back();
     if (line.find_first_not_of(' ') == std::string::npos) return true;
     history(history_, &event_, H_ENTER, line.c_str());
@@ -76,7 +77,7 @@ class Editor {
 
   unsigned char cancel() {
     cancelled_ = true;
-    std::fputs("^C", stdout);
+    std::fputs("^C\n", stdout);
     return CC_NEWLINE;
   }
 

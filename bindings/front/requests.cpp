@@ -1,6 +1,7 @@
 #include "bindings/front/requests.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -48,10 +49,16 @@ void Requests::read() {
     }
     text.erase(0, from);
   }
-  const std::lock_guard lock(mutex_);
-  over_ = true;
-  if (busy_) request_stop();
-  wake_.notify_one();
+  {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+    wake_.notify_one();
+  }
+  // The requests so far are answered, unless whoever reads the answers is gone.
+  pollfd answers = {out_, 0, 0};
+  while (poll(&answers, 1, -1) < 0 || (answers.revents & (POLLERR | POLLHUP)) == 0) {
+  }
+  request_stop();
 }
 
 void Requests::take(const std::string& line) {

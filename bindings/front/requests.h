@@ -1,6 +1,6 @@
 // The streams of `moebench serve --stdio`: lines of JSON that come in on stdin are requests, lines
-// that go out on stdout are answers. A thread reads, so that a request to interrupt, or the end of
-// the input, is seen while another request is worked on. What the lines say is in
+// that go out on stdout are answers. A thread reads, so that a request to interrupt, or that nobody
+// reads the answers any more, is seen while another request is worked on. What the lines say is in
 // scripts/moe/front/serve.lua and bindings/README.md, not here.
 #pragma once
 

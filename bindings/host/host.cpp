@@ -58,9 +58,7 @@ bool is_root(const HostOptions& options) {
 
 // Returns whether progress is shown: by the commands run and calibrate, in a job only on rank 0.
 bool shows_progress(const HostOptions& options) {
-  const bool takes_long =
-      options.mode == "run" || options.mode == "calibrate" || options.mode == "repl";
-  return is_root(options) && takes_long;
+  return is_root(options) && (options.mode == "run" || options.mode == "calibrate");
 }
 
 Files::Options file_options(const HostOptions& options) {
@@ -196,6 +194,7 @@ void Host::open_library() {
 }
 
 void Host::begin_loading() {
+  loading_ = true;
   if (options_.trust) return;
   const double seconds = options_.load_deadline_s;
   loading_deadline_ = std::make_unique<Deadline>(
@@ -210,7 +209,7 @@ void Host::begin_loading() {
       [this, seconds] {
         exit_now(fmt::format("{} was still being loaded after {} s of computing and did not stop, "
                              "so this process was ended",
-                             options_.recipe, seconds),
+                             options_.recipe.empty() ? "a text" : options_.recipe, seconds),
                  1);
       },
       Deadline::Clock::kOfThread);  // a loaded host does not end what a recipe's author cannot help
@@ -222,6 +221,7 @@ void Host::load_on() {
 }
 
 void Host::end_loading() {
+  loading_ = false;
   loading_deadline_.reset();
 }
 
@@ -268,7 +268,7 @@ std::optional<Failure> Host::main(const std::string& argument) {
 }
 
 void Host::push_session_text(lua_State* L, SessionText text) {
-  const std::string expression = "return " + text.text;
+  const std::string expression = "return (" + text.text + "\n)";  // not a tail call, so it has a line
   try {
     push_chunk(L, expression, text.name);
     text.text = expression;
@@ -283,9 +283,13 @@ bool Host::guarded(lua_State* L, Failure& failure) {
   lua_insert(L, -2);
   lua_xmove(L, coroutine, 1);
   lua_State* const before = std::exchange(main_, coroutine);
+  begin_loading();
   const bool good = try_resume(coroutine, 0, failure);
   main_ = before;
-  go_on();
+  const bool loading = loading_;
+  end_loading();
+  // Ranks could not evaluate it either.
+  if (go_on() && loading && !options_.texts.empty()) options_.texts.pop_back();
   const int results = good ? lua_gettop(coroutine) : 0;
   lua_checkstack(L, results);
   lua_xmove(coroutine, L, results);
@@ -293,13 +297,13 @@ bool Host::guarded(lua_State* L, Failure& failure) {
   return good;
 }
 
-void Host::go_on() {
+bool Host::go_on() {
   if (stop_requested()) {
     watchdog_->pause();  // it asks for a stop of Lua code as long as it sees the request
     withdraw_stop();
     watchdog_->resume();
   }
-  limits_.take_stop();
+  return limits_.take_stop();
 }
 
 bool Host::print(std::string_view text) const {
@@ -322,6 +326,7 @@ void Host::evaluate_policies() {
   bool good = true;
   // A text of a session that needs a result of a run fails here, which concerns no policy before it.
   for (const SessionText& text : options_.texts) {
+    load_on();
     push_chunk(L, text.text, text.name);
     try_call(L, 0, 0, failure);
   }

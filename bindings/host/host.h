@@ -110,10 +110,12 @@ class Host {
   void push_session_text(lua_State* L, SessionText text);
   /// Calls the function on top of L in a coroutine of its own, replaces it by its results and
   /// returns true, or pops it, sets `failure` and returns false. A request to stop ends the call
-  /// alone (go_on).
+  /// alone (go_on). Like a recipe, it has a deadline until it plans or runs something; ranks leave
+  /// out a text that is stopped before.
   bool guarded(lua_State* L, Failure& failure);
-  /// Withdraws a request to stop and the stop of Lua code, so that the session goes on.
-  void go_on();
+  /// Withdraws a request to stop and the stop of Lua code, so that the session goes on; returns
+  /// whether Lua code was to stop.
+  bool go_on();
   /// Evaluates the recipe up to its first call that would plan or run something, so that its
   /// policies are defined. Throws UserError if it fails.
   void evaluate_policies();
@@ -212,7 +214,7 @@ class Host {
   std::atomic<int> engine_calls_{0};  // EngineCalls that exist
   // Of end_if_stuck(): the CPU time of the recipe's thread when it last ran Lua code or the engine.
   int64_t still_since_ns_ = 0;
-  bool had_effect_ = false, muted_ = false;
+  bool had_effect_ = false, muted_ = false, loading_ = false;
   std::string results_;
   int64_t printed_ = 0;
   std::unique_ptr<lua_State, StateDeleter> state_;

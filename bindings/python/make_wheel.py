@@ -3,8 +3,9 @@
 
 The wheel holds the module, the program with its Lua library and recipes (what `cmake --install`
 installs), and the shared libraries that the program needs, except those of the C library (glibc),
-whose version the wheel's tag names. The program finds the libraries beside it by its rpath.
-Needs: a build of the target moebench, cmake, ldd. The user of the wheel needs Python with pip.
+whose version the wheel's tag names; of pandas pip takes care. Needs: a build of the target
+moebench, cmake, ldd and patchelf (Debian's package). The user of the wheel needs Python and pip.
+Jobs of several processes under MPI need a build on the machine itself.
 """
 import argparse
 import base64
@@ -20,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Of the C library, and of the dynamic linker: never taken along.
 SYSTEM = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|util|resolv|nsl|anl|mvec))\.so")
+LATER = ["libopenblas.so.0"]  # which the program loads when it needs them
 METADATA = """Metadata-Version: 2.1
 Name: moebench
 Version: {version}
@@ -40,7 +42,8 @@ def output(*command):
 
 
 def libraries_of(program):
-    """The files of the shared libraries that the program loads, by name, glibc's left out."""
+    """The files of the shared libraries that a program or library loads, by name, glibc's left
+    out."""
     found = {}
     for name, path in re.findall(r"(\S+) => (\S+)", output("ldd", program)):
         if path == "not":
@@ -57,9 +60,17 @@ def fill(folder, build):
     shutil.copy(ROOT / "bindings/python/moebench.py", folder / "__init__.py")
     shutil.copy(ROOT / "LICENSE", folder)
     (folder / "lib").mkdir(exist_ok=True)
-    for name, path in libraries_of(folder / "bin/moebench").items():
+    needed = libraries_of(folder / "bin/moebench")
+    for name in LATER:
+        path = re.search(rf"{re.escape(name)} .*=> (\S+)", output("/sbin/ldconfig", "-p"))
+        if not path:
+            raise SystemExit(f"the library {name} is not installed")
+        needed |= {name: Path(path.group(1)).resolve(), **libraries_of(path.group(1))}
+    for name, path in needed.items():
         shutil.copy(path, folder / "lib" / name)
         os.chmod(folder / "lib" / name, 0o755)
+        output("patchelf", "--set-rpath", "$ORIGIN", folder / "lib" / name)
+    output("patchelf", "--set-rpath", "$ORIGIN/../lib", folder / "bin/moebench")
 
 
 def pack(folder, wheel, version, tag):

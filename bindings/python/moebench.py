@@ -17,7 +17,7 @@ import subprocess
 import weakref
 from pathlib import Path
 
-__all__ = ["Error", "Picture", "Results", "Session", "doc", "eval", "recipes", "run", "session"]
+__all__ = ["Error", "Interrupted", "Picture", "Results", "Session", "doc", "eval", "recipes", "run", "session"]
 
 HERE = Path(__file__).parent
 
@@ -33,6 +33,10 @@ class Error(Exception):
         self.traceback, self.results = error.get("traceback"), results
         at = f"{self.source}:{self.line}: " if self.source else ""
         super().__init__(at + self.message)
+
+
+class Interrupted(Error, KeyboardInterrupt):
+    """The request was interrupted, by Ctrl-C or a notebook's interrupt; the session goes on."""
 
 
 class Picture:
@@ -80,7 +84,8 @@ class Results:
     def draw(self, **options):
         """All charts by name. width: in points; font; names: {"raf": "RAF"} for systems and
         coordinates; where: {"nodes": "4"}, which runs are drawn."""
-        answer = self._session.ask("figures", folder=self.folder, **options)
+        session = self._session
+        answer = session._check(session.ask("figures", folder=self.folder, **options))
         return {f["name"]: Picture(f["name"], f["text"]) for f in answer["figures"]}
 
     def __str__(self):
@@ -101,29 +106,37 @@ class Session:
         command += ["--trust"] * trust + (["--cache", str(cache)] if cache else [])
         # A session of its own: Ctrl-C in the terminal reaches Python alone, which hands it on.
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                         start_new_session=True, encoding="utf-8")
-        self._count, self._unused = 0, []
+                                         start_new_session=True)
+        self._count, self._unused, self._rest = 0, [], b""
         self.about = self._read()
         atexit.register(self.close)
 
     def _read(self):
-        line = self._process.stdout.readline()
-        if not line:
-            status = self._process.wait()
-            raise Error({"kind": "internal", "message": "the process of the session ended with "
-                         f"status {status}; its variables are lost"})
+        blocks = [self._rest]
+        while b"\n" not in blocks[-1]:
+            try:
+                block = os.read(self._process.stdout.fileno(), 1 << 16)
+            except KeyboardInterrupt:
+                self._rest = b"".join(blocks)
+                raise
+            if not block:
+                raise Error({"kind": "internal", "message": "the process of the session ended with "
+                             f"status {self._process.wait()}; its variables are lost"})
+            blocks.append(block)
+        line, _, self._rest = b"".join(blocks).partition(b"\n")
         return json.loads(line)
 
     def _send(self, **request):
-        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
 
     def ask(self, what, **fields):
         """Sends a request and returns the answer, whose `output` is what was printed. Ctrl-C, or
         a notebook's interrupt, ends the request and not the session."""
         self._count += 1
-        number, printed, interrupted = self._count, [], False
+        number, printed = self._count, []
         self._send(id=number, do=what, **{k: v for k, v in fields.items() if v is not None})
+        interrupted = False
         while True:
             try:
                 line = self._read()
@@ -131,15 +144,21 @@ class Session:
                 interrupted = True
                 self._send(interrupt=number)
                 continue
-            if line.get("id") != number:
-                continue
-            if line.get("done"):
+            if line.get("id") == number and line.get("done"):
                 break
-            printed.append(line["output"])
+            if line.get("id") == number:
+                printed.append(line["output"])
         line["output"] = "".join(printed)
-        if interrupted:
-            raise KeyboardInterrupt
+        if "error" in line and interrupted:
+            line["error"]["interrupted"] = True
         return line
+
+    def _check(self, answer, results=None):
+        """Raises the error of an answer."""
+        if "error" in answer:
+            kind = Interrupted if answer["error"].get("interrupted") else Error
+            raise kind(answer["error"], results)
+        return answer
 
     def eval(self, text, name=None):
         """Evaluates a text in Lua and returns its value: numbers, texts, lists and dicts; moe.run
@@ -147,8 +166,7 @@ class Session:
         answer = self.ask("eval", text=text, name=name)
         if answer["output"]:
             print(answer["output"], end="")
-        if "error" in answer:
-            raise Error(answer["error"])
+        self._check(answer)
         if "frame" in answer:
             return _frame(answer["frame"])
         values = answer["values"]
@@ -168,16 +186,12 @@ class Session:
         results = Results(self, answer) if "folder" in answer else None
         if results and not options.get("out"):
             weakref.finalize(results, self._unused.append, results.folder)
-        if "error" in answer:
-            raise Error(answer["error"], results if answer.get("results") else None)
+        self._check(answer, results if answer.get("results") else None)
         return results
 
     def doc(self, topic=None):
         """Prints what `moebench doc` says."""
-        answer = self.ask("doc", topic=topic)
-        if "error" in answer:
-            raise Error(answer["error"])
-        print(answer["text"])
+        print(self._check(self.ask("doc", topic=topic))["text"])
 
     def close(self):
         """Ends the process and removes its temporary folders."""

@@ -53,7 +53,7 @@ local function evaluate(text, whole)
     if not_lua and not whole and is_begun(failure) then return false end
     say_error(failure)
   end
-  for i = 1, values and values.n or 0 do core.say(shown.text(values[i])) end
+  for i = 1, values and not values.said and values.n or 0 do core.say(shown.text(values[i])) end
   return true
 end
 

@@ -44,11 +44,12 @@ end
 --- Begins the session: `moe` is a global of its texts.
 function M.begin()
   core.load_text("session", 'moe = require "moe"')()
+  core.end_loading()
 end
 
 --- Evaluates a text, of which messages say `name`, and runs the experiments that it returns. Names
---- of experiments and searches are free again. Returns the list of its values, with their number n;
---- or nil and the error, and whether the text is not one of Lua.
+--- of experiments and searches are free again. Returns the list of its values, with their number n and
+--- `said`, whether it was printed what they are; or nil, the error, and whether the text is no Lua.
 function M.evaluate(text, name)
   count = count + 1
   name = name or ("text %d"):format(count)
@@ -64,6 +65,7 @@ function M.evaluate(text, name)
   local ok, err = core.guarded(function()
     values = (function(...) return { n = select("#", ...), ... } end)(f())
     local experiments = experiments_of(values[1])
+    values.said = experiments ~= nil or schema.is_a("search", values[1])
     if experiments then values[1] = run(experiments) end
   end)
   core.recipe = nil
