@@ -86,9 +86,36 @@ std::vector<std::string> executor_names() {
   return names;
 }
 
+void add_cache(CLI::App& command, HostOptions& options) {
+  command
+      .add_option("--cache", options.cache,
+                  "the file of measured times; simulations are kept beside it")
+      ->check(kPathLength)
+      ->default_str(options.cache);
+}
+
+// Options of all commands that evaluate Lua of the user.
+void add_state_options(CLI::App& command, HostOptions& options) {
+  command
+      .add_option("--read", options.readable,
+                  "a folder whose files the recipe may read too, such as weights")
+      ->check(CLI::ExistingDirectory)
+      ->take_all()
+      ->expected(1)
+      ->allow_extra_args(false);
+  command.add_flag("--trust", options.trust,
+                   "no sandbox: the recipe may do everything that you may do");
+  command
+      .add_option("--workers", options.workers,
+                  "processes that simulate at the same time; default: one per core")
+      ->check(CLI::Range(1, 1024));
+  add_cache(command, options);
+}
+
 void add_recipe_options(CLI::App& command, HostOptions& options,
                         std::vector<std::string>& settings) {
-  command.add_option("recipe", options.recipe, "the recipe, a Lua file")->required();
+  command.add_option("recipe", options.recipe, "the recipe, a Lua file, or - for standard input")
+      ->required();
   command
       .add_option("--set", settings,
                   "path=value: a value of `over` or `params`, or of a field of model, cluster, "
@@ -105,24 +132,34 @@ void add_recipe_options(CLI::App& command, HostOptions& options,
       ->check(CLI::Range(1, 1024));
   command.add_option("--seed", options.seed, "seed of data and policies; default: 1")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 53));
-  command
-      .add_option("--read", options.readable,
-                  "a folder whose files the recipe may read too, such as weights")
-      ->check(CLI::ExistingDirectory)
-      ->take_all()
-      ->expected(1)
-      ->allow_extra_args(false);
-  command.add_flag("--trust", options.trust,
-                   "no sandbox: the recipe may do everything that you may do");
-  command
-      .add_option("--workers", options.workers,
-                  "processes that simulate at the same time; default: one per core")
-      ->check(CLI::Range(1, 1024));
-  command
-      .add_option("--cache", options.cache,
-                  "the file of measured times; simulations are kept beside it")
-      ->check(kPathLength)
-      ->default_str(options.cache);
+  command.add_option("--points", options.points,
+                     "PART/PARTS: of a sweep or search only this part, such as 3/8, the third of "
+                     "eight; `moebench merge` puts parts together");
+  add_state_options(command, options);
+}
+
+CLI::App* add_merge(CLI::App& app, HostOptions& options) {
+  CLI::App* command = app.add_subcommand(
+      "merge", "the results of all parts of a sweep (--points) as those of one run");
+  command->add_option("dir", options.folders, "the folders that the parts wrote");
+  command->add_option("--out", options.out_dir, "the folder to write to")->check(kPathLength);
+  command->add_option("--caches", options.caches,
+                      "caches that --cache of the parts named: their simulations are added to "
+                      "those of --cache");
+  add_cache(*command, options);
+  return command;
+}
+
+CLI::App* add_serve(CLI::App& app, HostOptions& options) {
+  CLI::App* command = app.add_subcommand(
+      "serve", "answers requests, lines of JSON, in a Lua state that stays alive");
+  const std::string only = "on standard input and output, which is the only way";
+  command->add_flag("--stdio", only)->required();
+  add_state_options(*command, options);
+  CLI::App* prompt =
+      app.add_subcommand("repl", "a prompt at which texts in Lua are evaluated");
+  add_state_options(*prompt, options);
+  return command;
 }
 
 CLI::App* add_calibrate(CLI::App& app, HostOptions& options, std::string& file) {
@@ -166,12 +203,26 @@ void add_where(CLI::App& command, std::vector<std::string>& where) {
       ->allow_extra_args(false);
 }
 
-CLI::App* add_export(CLI::App& app, HostOptions& options, std::string& to) {
+CLI::App* add_export(CLI::App& app, HostOptions& options, std::string& to,
+                     std::vector<std::string>& names) {
   CLI::App* command = app.add_subcommand(
       "export", "the charts of results as SVG, and their tables as CSV and LaTeX");
   command->add_option("dir", options.folders, "a folder that a run wrote")->required()->expected(1);
   command->add_option("--out,--to", to, "the folder to write to; default: DIR/figures")
       ->check(kPathLength);
+  command
+      ->add_option("--name", names,
+                   "name=text: pictures and tables show the text in place of the name of a system "
+                   "or coordinate")
+      ->take_all()
+      ->expected(1)
+      ->allow_extra_args(false);
+  for (const char* option : {"width", "font"}) {
+    command->add_option(fmt::format("--{}", option), options.drawn[option],
+                        option == std::string("width")
+                            ? "of a picture, in points; default: 252, or 336 of bars"
+                            : "the font of pictures; default: Helvetica or Arial");
+  }
   return command;
 }
 
@@ -193,8 +244,14 @@ Command::Command() {
   app.require_subcommand(1);
   CLI::App* const recipe = app.add_subcommand("run", "run a recipe");
   add_recipe_options(*recipe, options, settings);
-  out = recipe->add_option("--out", options.out_dir, "output folder; default: out/<recipe>")
+  out = recipe
+            ->add_option("--out", options.out_dir,
+                         "output folder; default: out/<recipe>; :temporary: for one that is "
+                         "removed at the end")
             ->check(kPathLength);
+  recipe->add_flag("--json", options.json,
+                   "prints results.json, and what else is printed to stderr; without --out no "
+                   "folder is left");
   add_recipe_options(
       *app.add_subcommand("check", "check a recipe and plan its runs, without running it"), options,
       settings);
@@ -213,12 +270,14 @@ Command::Command() {
   doc = topics;
   calibrate = add_calibrate(app, options, machine_file);
   CLI::App* const paged = add_report(app, options, page);
-  CLI::App* const drawn = add_export(app, options, figures);
+  CLI::App* const drawn = add_export(app, options, figures, names);
   add_where(*paged, where);
   add_where(*drawn, where);
   report = paged;
   exported = drawn;
   diff = add_diff(app, options);
+  merge = add_merge(app, options);
+  session = add_serve(app, options);
   app.add_subcommand("doctor",
                      "what this machine can run, what is missing, and whether it is quiet enough "
                      "to time, which takes 3 seconds; the exit status is 0 in all cases");
@@ -230,6 +289,8 @@ void Command::parse(int argc, char** argv) {
   app.parse(argc, argv);
   options.set = parse_settings("--set", settings);
   options.where = parse_settings("--where", where);
+  options.names = parse_settings("--name", names);
+  std::erase_if(options.drawn, [](const auto& option) { return option.second.empty(); });
   options.mode = app.get_subcommands().front()->get_name();
 }
 

@@ -13,12 +13,13 @@ namespace moe::lua {
 struct Command {
   HostOptions options;
   std::vector<std::string> settings, where;  // of --set and --where
+  std::vector<std::string> names;  // of --name
   std::string kind, machine_file = "machine.lua", page, figures;
   std::vector<std::string> topic;
   CLI::App app{
       "A workbench for Mixture-of-Experts training systems: plans, simulates and executes.",
       "moebench"};
-  const CLI::App *run, *list, *doc, *calibrate, *report, *exported, *diff;
+  const CLI::App *run, *list, *doc, *calibrate, *report, *exported, *diff, *merge, *session;
   const CLI::Option* out;
 
   Command();

@@ -1,15 +1,23 @@
 // The program: parses the command line, connects the processes of a job, and calls Host::main.
 #include <fcntl.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
+#include <string>
 
 #include "bindings/command_line.h"
+#include "bindings/front/requests.h"
 #include "bindings/host/machine.h"
 #include "engine/base/lock.h"
 #include "engine/base/stop.h"
@@ -58,19 +66,24 @@ Failed attempt(Body body) {
   }
 }
 
-// Refuses a recipe that is not a file in a folder, such as standard input: every rank reads it
-// again, and it may read other files in its folder.
-void check_recipe(const std::string& recipe) {
-  if (!recipe.starts_with("/dev/") && !recipe.starts_with("/proc/") && recipe != "-") return;
-  throw moe::user_error("{}: a recipe must be a file that can be read several times; give its path",
-                        recipe);
+// Reads a recipe from standard input where its name is "-". Refuses other recipes that are not files
+// in a folder: every rank reads them again.
+void read_recipe(moe::lua::HostOptions& options) {
+  if (options.recipe.starts_with("/dev/") || options.recipe.starts_with("/proc/")) {
+    throw moe::user_error("{}: a recipe must be a file that can be read several times; give its "
+                          "path, or - for standard input",
+                          options.recipe);
+  }
+  if (options.recipe != "-") return;
+  if (options.processes != nullptr) {
+    throw moe::user_error("-: the processes of a job have no common standard input; give a file");
+  }
+  options.recipe = "stdin";
+  options.recipe_text = std::string(std::istreambuf_iterator<char>(std::cin), {});
 }
 
-// Checks before anything runs that the recipe can be read and the output folder written; makes the
-// folder of the profile cache.
-void prepare(const moe::lua::HostOptions& options) {
-  moe::lua::recipe_text(options);
-  if (!options.out_dir.empty()) moe::lua::check_writable_folder(options.out_dir);
+// Makes the folder of the profile cache.
+void prepare_cache(const moe::lua::HostOptions& options) {
   if (options.cache.empty() || options.cache == ":memory:") return;
   std::error_code error;
   const fs::file_status there = fs::symlink_status(options.cache, error);
@@ -81,9 +94,16 @@ void prepare(const moe::lua::HostOptions& options) {
   fs::create_directories(fs::path(options.cache).parent_path(), error);
 }
 
+// Checks before anything runs that the recipe can be read and the output folder written.
+void prepare(const moe::lua::HostOptions& options) {
+  moe::lua::recipe_text(options);
+  if (!options.out_dir.empty()) moe::lua::check_writable_folder(options.out_dir);
+  prepare_cache(options);
+}
+
 // Returns whether a signal may end the command at once: it prints, or replaces files as a whole.
 bool reads_only(const moe::lua::HostOptions& options) {
-  for (const char* mode : {"report", "export", "diff", "list", "doc"}) {
+  for (const char* mode : {"report", "export", "diff", "merge", "list", "doc"}) {
     if (options.mode == mode) return true;
   }
   return false;
@@ -97,10 +117,13 @@ Failed as_interrupted(Failed failure) {
   return failure;
 }
 
-Failed run_host(const moe::lua::HostOptions& options, const std::string& argument) {
+// Runs the command in a host; sets `results` to the text of results.json that it wrote.
+Failed run_host(const moe::lua::HostOptions& options, const std::string& argument,
+                std::string* results = nullptr) {
   if (!reads_only(options)) moe::lua::install_stop_handlers();
   moe::lua::Host host(options);
   Failed failure = host.main(argument);
+  if (results != nullptr) *results = host.results();
   if (host.must_stop()) failure = as_interrupted(std::move(failure));
   if (!failure && options.mode == "run" && !options.trust && !host.had_effect()) {
     failure = {"user",
@@ -117,17 +140,82 @@ Failed run_host(const moe::lua::HostOptions& options, const std::string& argumen
   return failure;
 }
 
+/// A folder that is removed at the end, with all that is in it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    if (mkdtemp(path_.data()) != nullptr) return;
+    throw moe::run_error("cannot make a temporary folder {}: {}", path_, std::strerror(errno));
+  }
+  ~TemporaryFolder() {
+    std::error_code error;
+    fs::remove_all(path_, error);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ = fs::temp_directory_path() / "moebench-XXXXXX";
+};
+
+// Lets what is printed go to stderr; returns the descriptor of what was stdout.
+moe::Descriptor take_stdout() {
+  std::fflush(stdout);
+  moe::Descriptor out(fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
+  if (out.valid() && dup2(STDERR_FILENO, STDOUT_FILENO) >= 0) return out;
+  throw moe::run_error("standard output and standard error must be open");
+}
+
+// Writes the text of results.json, or an object without results, with the failure if there is one.
+void write_json(const moe::Descriptor& out, std::string text, const Failed& failure) {
+  if (failure || text.empty()) {
+    auto whole = text.empty() ? nlohmann::json::object() : nlohmann::json::parse(text);
+    if (failure) {
+      whole["error"] = {{"kind", failure->kind},
+                        {"message", failure->message},
+                        {"traceback", failure->traceback}};
+    }
+    text = whole.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  }
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t written = write(out.get(), text.data() + at, text.size() - at);
+    if (written <= 0) throw moe::run_error("cannot write to standard output");
+    at += static_cast<size_t>(written);
+  }
+}
+
+// Sets the output folder of a recipe that is run; makes it if it is a temporary one.
+void choose_folder(moe::lua::HostOptions& options, bool out_given,
+                   std::optional<TemporaryFolder>& temporary) {
+  options.temporary = options.out_dir == ":temporary:" || (options.json && !out_given);
+  if (options.temporary) {
+    options.out_dir = temporary.emplace().path();
+  } else if (!out_given) {
+    options.out_dir = "out/" + fs::path(options.recipe).stem().string();
+    std::string part = options.points;  // "3/8" -> "3of8"
+    if (!part.empty()) options.out_dir += "." + part.replace(part.find('/'), 1, "of");
+  }
+}
+
 Failed run_recipe(moe::lua::HostOptions options, bool out_given) {
   const bool writes = options.mode == "run";
-  check_recipe(options.recipe);
-  if (!writes) options.out_dir.clear();
-  if (writes && !out_given) options.out_dir = "out/" + fs::path(options.recipe).stem().string();
   const bool root = options.processes == nullptr || options.processes->is_root();
-  if (root) prepare(options);
-  Failed failure = run_host(options, "");
+  options.json = options.json && root;
+  std::optional<TemporaryFolder> temporary;
+  const moe::Descriptor out = options.json ? take_stdout() : moe::Descriptor();
+  std::string results;
+  Failed failure = attempt([&] {
+    read_recipe(options);
+    if (writes) choose_folder(options, out_given, temporary);
+    if (!writes) options.out_dir.clear();
+    if (root) prepare(options);
+    return run_host(options, "", &results);
+  });
+  if (options.json) write_json(out, results, failure);
   // Removes a default output folder into which nothing was written.
   std::error_code error;
-  if (writes && !out_given && root) {
+  if (writes && !out_given && root && !options.temporary) {
     const moe::Descriptor folder(open(options.out_dir.c_str(), O_RDONLY | O_CLOEXEC));
     if (folder.valid() && moe::try_lock(folder)) {  // nor has another process begun to write
       fs::remove(options.out_dir, error);           // fails if the folder is not empty
@@ -170,6 +258,30 @@ Failed run_to_file(moe::lua::HostOptions options, const fs::path& file) {
   return run_host(options, file.filename().string());
 }
 
+// Returns the file in which lines of the prompt are kept; "" if its folder cannot be made.
+std::string history_file() {
+  const char *xdg = std::getenv("XDG_STATE_HOME"), *home = std::getenv("HOME");
+  if (xdg == nullptr && home == nullptr) return "";
+  const fs::path state = xdg != nullptr ? fs::path(xdg) : fs::path(home) / ".local/state";
+  std::error_code error;
+  fs::create_directories(state / "moebench", error);
+  return error ? "" : (state / "moebench/history").string();
+}
+
+// Answers requests (serve), or evaluates what is typed (repl).
+Failed run_session(moe::lua::HostOptions options) {
+  const TemporaryFolder folder;
+  options.out_dir = folder.path();
+  options.temporary = true;
+  prepare_cache(options);
+  if (options.mode == "serve") {
+    options.requests = new moe::lua::Requests;  // which is never removed: a thread uses it
+  } else {
+    options.history = history_file();
+  }
+  return run_host(options, "");
+}
+
 // Refuses folders of `report` and `diff` that do not exist.
 void check_folders(const moe::lua::HostOptions& options) {
   for (const std::string& folder : options.folders) {
@@ -201,6 +313,22 @@ Failed run_diff(moe::lua::HostOptions options) {
     folder = path.has_parent_path() ? path.parent_path().string() : ".";
   }
   check_folders(options);
+  options.load_deadline_s = kReportDeadlineS;
+  return run_host(options, "");
+}
+
+// Merges folders, caches or both.
+Failed run_merge(moe::lua::HostOptions options) {
+  check_folders(options);
+  if (options.folders.empty() && options.caches.empty()) {
+    throw moe::user_error("merge: give the folders of all parts, or --caches");
+  }
+  if (!options.folders.empty()) {
+    if (options.out_dir.empty()) {
+      throw moe::user_error("merge: --out is missing; give the folder to write to");
+    }
+    moe::lua::check_writable_folder(options.out_dir);
+  }
   options.load_deadline_s = kReportDeadlineS;
   return run_host(options, "");
 }
@@ -237,7 +365,8 @@ Failed dispatch(int argc, char** argv, int& status) {
   moe::lua::HostOptions& options = given.options;
   const std::optional<int64_t> launched = moe::launched_rank();
   const bool out_given = given.out->count() > 0;
-  if (launched && given.run->parsed()) {
+  const bool part = !options.points.empty();  // processes that a launcher started are on their own
+  if (launched && given.run->parsed() && !part) {
     status = run_in_job(options, [&](const auto& o) { return run_recipe(o, out_given); });
     return std::nullopt;
   }
@@ -245,7 +374,7 @@ Failed dispatch(int argc, char** argv, int& status) {
     status = run_in_job(options, [&](const auto& o) { return run_to_file(o, given.machine_file); });
     return std::nullopt;
   }
-  if (launched.value_or(0) != 0) return std::nullopt;  // commands below run on rank 0 only
+  if (launched.value_or(0) != 0 && !part) return std::nullopt;  // commands below run on rank 0 only
   if (options.mode == "doctor") {
     std::cout << moe::lua::doctor_text(options.scripts_dir, options.cache) << std::flush
               << moe::lua::reading_text(moe::read_machine(3));
@@ -255,6 +384,8 @@ Failed dispatch(int argc, char** argv, int& status) {
   if (given.report->parsed()) return run_report(options, given.page);
   if (given.exported->parsed()) return run_export(options, given.figures);
   if (given.diff->parsed()) return run_diff(options);
+  if (given.merge->parsed()) return run_merge(options);
+  if (options.mode == "serve" || options.mode == "repl") return run_session(options);
   if (given.doc->parsed()) return run_host(options, fmt::format("{}", fmt::join(given.topic, ".")));
   return given.list->parsed() ? run_host(options, given.kind) : run_recipe(options, out_given);
 }

@@ -13,7 +13,8 @@ build_needs=(
   "libcli11-dev header:CLI/CLI.hpp" "catch2 header:catch2/catch.hpp"
   "nlohmann-json3-dev header:nlohmann/json.hpp" "libfmt-dev header:fmt/format.h"
   "libopenblas-dev module:openblas" "libsqlite3-dev header:sqlite3.h"
-  "libnlopt-dev module:nlopt" "libjemalloc-dev module:jemalloc" "libopenmpi-dev -" "openmpi-bin -"
+  "libnlopt-dev module:nlopt" "libjemalloc-dev module:jemalloc" "libedit-dev -" "libopenmpi-dev -"
+  "openmpi-bin -"
 )
 test_needs=("lua-check -" "clang-format -" "shellcheck -" "python3 command:python3")
 

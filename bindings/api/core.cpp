@@ -12,6 +12,7 @@
 #include <set>
 #include <thread>
 
+#include "bindings/front/front.h"
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
 #include "bindings/host/earlier.h"
@@ -68,6 +69,7 @@ int write_output(lua_State* L) {
   const nlohmann::json written = broadcast_from_root(host, "write " + name, [&] {
     const auto path = host.files().writable(name);
     write_file(path, text_argument(L, 2));
+    if (name == "results.json" && host.options().json) host.keep_results(text_argument(L, 2));
     return path.string();
   });
   push_text(L, written.get_ref<const std::string&>());
@@ -143,7 +145,7 @@ int say(lua_State* L) {
   host.note_print();
   host.progress().erase();
   const std::string text = printable(text_argument(L, 1)) + "\n";
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
+  if (!host.print(text)) {
     throw run_error(
         "cannot write to standard output; is the disk full or the reader of the pipe gone?");
   }
@@ -287,6 +289,12 @@ void set_arguments(lua_State* L, const HostOptions& options) {
                          {"cache", options.cache},   {"folders", options.folders},
                          {"device", options.device}, {"precision", options.precision}};
   if (!options.where.empty()) args["where"] = options.where;
+  if (!options.names.empty()) args["names"] = options.names;
+  if (!options.drawn.empty()) args["drawn"] = options.drawn;
+  if (!options.caches.empty()) args["caches"] = options.caches;
+  if (!options.points.empty()) args["points"] = options.points;
+  if (!options.history.empty()) args["history"] = options.history;
+  if (options.temporary) args["temporary"] = true;
   if (!options.executor.empty()) args["executor"] = options.executor;
   if (!options.sensitivity.empty()) args["sensitivity"] = options.sensitivity;
   if (options.ranks) args["ranks"] = *options.ranks;
@@ -306,6 +314,7 @@ void set_recipe(lua_State* L, const HostOptions& options) {
                 {"path", path.lexically_normal().string()},
                 {"hash", fmt::format("{:016x}", text_hash(recipe_text(options)))}});
   lua_setfield(L, -2, "recipe");
+  if (options.recipe_text) set_text(L, "recipe_text", *options.recipe_text);
 }
 
 /// Sets those fields of core, the table on top of the stack, that are not functions.
@@ -379,6 +388,7 @@ int open_core(lua_State* L) {
   open_prophet(L);
   open_routing(L);
   open_simulations(L);
+  open_front(L);
   lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
   lua_insert(L, -2);
   lua_setfield(L, -2, "moe.core");

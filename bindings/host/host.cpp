@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "bindings/front/requests.h"
 #include "bindings/host/core.h"
 #include "bindings/host/sandbox.h"
 #include "engine/base/stop.h"
@@ -20,6 +21,7 @@ namespace {
 
 std::atomic<int> signals{0};
 std::atomic<int64_t> first_signal_ms{0};
+std::atomic<bool> in_session{false}, end_asked{false};
 
 // Two signals within this time count as one: timeout, mpirun and a terminal signal the process and
 // its group one after the other. A user does not press Ctrl-C twice so quickly.
@@ -31,6 +33,8 @@ void on_stop_signal(int signal_number) {
   clock_gettime(CLOCK_MONOTONIC, &now);
   const int64_t now_ms = now.tv_sec * 1000 + now.tv_nsec / 1000000;
   request_stop();
+  if (in_session && signal_number == SIGINT) return;
+  if (in_session) end_asked = true;
   if (signals.fetch_add(1) == 0) {
     first_signal_ms.store(now_ms);
     return;
@@ -42,6 +46,10 @@ void on_stop_signal(int signal_number) {
 
 void* allocate(void* host, void* block, size_t old_size, size_t new_size) {
   return static_cast<Host*>(host)->limits().allocate(block, old_size, new_size);
+}
+
+bool is_session(const HostOptions& options) {
+  return options.mode == "serve" || options.mode == "repl";
 }
 
 bool is_root(const HostOptions& options) {
@@ -71,6 +79,7 @@ Files::Options file_options(const HostOptions& options) {
     }
   }
   for (const std::string& folder : options.folders) files.named.emplace_back(folder);
+  if (is_session(options)) files.roots.push_back(std::filesystem::current_path());
   files.trust = options.trust;
   if (!options.trust) files.most_bytes = options.memory_cap / 2;  // as Limits allows
   files.lock = options.mode == "run" && is_root(options);
@@ -80,6 +89,7 @@ Files::Options file_options(const HostOptions& options) {
 }  // namespace
 
 std::string recipe_text(const HostOptions& options) {
+  if (options.recipe_text) return *options.recipe_text;
   return read_file(options.recipe, Links::kFollow, size_t{16} << 20);
 }
 
@@ -93,6 +103,10 @@ void exit_now(const std::string& message, int status) {
   std::_Exit(status);
 }
 
+bool must_end() noexcept {
+  return end_asked;
+}
+
 void install_stop_handlers() {
   signal(SIGXFSZ, SIG_IGN);  // `ulimit -f`: the write fails, as on a full disk
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
@@ -104,6 +118,7 @@ void install_stop_handlers() {
 
 Host::Host(HostOptions options) : Host(std::move(options), std::make_shared<Watchdog>()) {
   limits_.start(state());
+  in_session = is_session(options_);
   watchdog_->poll_with([this] {
     if (must_stop()) end_if_stuck();
     poll();
@@ -179,6 +194,7 @@ void Host::open_library() {
 }
 
 void Host::begin_loading() {
+  loading_ = true;
   if (options_.trust) return;
   const double seconds = options_.load_deadline_s;
   loading_deadline_ = std::make_unique<Deadline>(
@@ -193,7 +209,7 @@ void Host::begin_loading() {
       [this, seconds] {
         exit_now(fmt::format("{} was still being loaded after {} s of computing and did not stop, "
                              "so this process was ended",
-                             options_.recipe, seconds),
+                             options_.recipe.empty() ? "a text" : options_.recipe, seconds),
                  1);
       },
       Deadline::Clock::kOfThread);  // a loaded host does not end what a recipe's author cannot help
@@ -205,6 +221,7 @@ void Host::load_on() {
 }
 
 void Host::end_loading() {
+  loading_ = false;
   loading_deadline_.reset();
 }
 
@@ -250,6 +267,54 @@ std::optional<Failure> Host::main(const std::string& argument) {
   return failure;
 }
 
+void Host::push_session_text(lua_State* L, SessionText text) {
+  const std::string expression = "return (" + text.text + "\n)";  // not a tail call, so it has a line
+  try {
+    push_chunk(L, expression, text.name);
+    text.text = expression;
+  } catch (const LuaError&) {
+    push_chunk(L, text.text, text.name);
+  }
+  options_.texts.push_back(std::move(text));
+}
+
+bool Host::guarded(lua_State* L, Failure& failure) {
+  lua_State* const coroutine = lua_newthread(L);
+  lua_insert(L, -2);
+  lua_xmove(L, coroutine, 1);
+  lua_State* const before = std::exchange(main_, coroutine);
+  begin_loading();
+  const bool good = try_resume(coroutine, 0, failure);
+  main_ = before;
+  const bool loading = loading_;
+  end_loading();
+  // Ranks could not evaluate it either.
+  if (go_on() && loading && !options_.texts.empty()) options_.texts.pop_back();
+  const int results = good ? lua_gettop(coroutine) : 0;
+  lua_checkstack(L, results);
+  lua_xmove(coroutine, L, results);
+  lua_remove(L, -1 - results);  // the coroutine
+  return good;
+}
+
+bool Host::go_on() {
+  if (stop_requested()) {
+    watchdog_->pause();  // it asks for a stop of Lua code as long as it sees the request
+    withdraw_stop();
+    watchdog_->resume();
+  }
+  return limits_.take_stop();
+}
+
+bool Host::print(std::string_view text) const {
+  if (muted_) return true;
+  if (options_.requests == nullptr) {
+    return std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  }
+  options_.requests->output(text);
+  return true;
+}
+
 void Host::evaluate_policies() {
   lua_State* L = state();
   files_.count_reads(false);
@@ -257,9 +322,18 @@ void Host::evaluate_policies() {
   lua_getglobal(L, "require");
   lua_pushliteral(L, "moe");
   call(L, 1, 0);
-  push_recipe();
   Failure failure;
-  const bool good = try_call(L, 0, 0, failure);
+  bool good = true;
+  // A text of a session that needs a result of a run fails here, which concerns no policy before it.
+  for (const SessionText& text : options_.texts) {
+    load_on();
+    push_chunk(L, text.text, text.name);
+    try_call(L, 0, 0, failure);
+  }
+  if (options_.texts.empty()) {
+    push_recipe();
+    good = try_call(L, 0, 0, failure);
+  }
   files_.count_reads(true);
   end_loading();
   if (!good && failure.kind != "stop") throw UserError(failure.message);

@@ -23,16 +23,32 @@ class Processes;
 namespace moe::lua {
 
 class GraphSession;
+class Requests;
+
+/// A text of Lua of a session (moebench serve, moebench repl), and what messages call it.
+struct SessionText {
+  std::string name, text;
+};
 
 struct HostOptions {
   std::string scripts_dir;   // the folder that contains moe/init.lua
   std::string mode = "run";  // | "check" | "list" | "doc" | "calibrate" | "report" | "export" |
-                             // "policies"
+                             // "merge" | "serve" | "repl" | "policies"
   std::string recipe;        // as the user typed it; "" for list, calibrate, report and export
-  std::vector<std::string> folders;  // for report and export: folders with results
+  std::optional<std::string> recipe_text;  // of a recipe that is no file: standard input's
+  std::vector<SessionText> texts;          // for serve and repl: the texts so far
+  Requests* requests = nullptr;            // for serve: the streams; null otherwise
+  std::string history;                     // for repl: the file of the lines that were typed
+  std::vector<std::string> folders;  // for report, export and merge: folders with results
+  std::vector<std::string> caches;   // for merge: profile caches with simulations beside them
   std::string out_dir;               // "" means that nothing is written
   std::map<std::string, std::string> set;
   std::map<std::string, std::string> where;  // for report and export: which runs are shown
+  std::map<std::string, std::string> names;  // for export: names that pictures show others for
+  std::map<std::string, std::string> drawn;  // for export: options of pictures
+  std::string points;                        // "3/8": the third of eight parts; "": all points
+  bool json = false;                         // results are printed as JSON, tables go to stderr
+  bool temporary = false;                    // the output folder is removed at the end
   std::string executor;                      // "" means the recipe's executors
   std::string sensitivity;                   // a field of runs; "" means those of the recipe
   // The next four are for calibrate.
@@ -89,6 +105,17 @@ class Host {
   /// that "calibrate" or "report" writes. Returns the failure, if any, and throws nothing. The
   /// failure has a traceback if it is a Lua error without a kind.
   std::optional<Failure> main(const std::string& argument = "");
+  /// Compiles a text of the session, as an expression if it is one, adds it to those that ranks
+  /// evaluate, and pushes the function on L. Throws LuaError for a syntax error.
+  void push_session_text(lua_State* L, SessionText text);
+  /// Calls the function on top of L in a coroutine of its own, replaces it by its results and
+  /// returns true, or pops it, sets `failure` and returns false. A request to stop ends the call
+  /// alone (go_on). Like a recipe, it has a deadline until it plans or runs something; ranks leave
+  /// out a text that is stopped before.
+  bool guarded(lua_State* L, Failure& failure);
+  /// Withdraws a request to stop and the stop of Lua code, so that the session goes on; returns
+  /// whether Lua code was to stop.
+  bool go_on();
   /// Evaluates the recipe up to its first call that would plan or run something, so that its
   /// policies are defined. Throws UserError if it fails.
   void evaluate_policies();
@@ -105,6 +132,14 @@ class Host {
   bool is_silent() const { return options_.mode == "policies"; }
   /// Called when a line of text is printed; printed() is their number.
   void note_print() { ++printed_; }
+  /// Writes text to standard output, or as output of the request that is worked on. Returns false
+  /// if it cannot be written.
+  bool print(std::string_view text) const;
+  /// Called in a child process, whose prints nobody sees.
+  void mute() { muted_ = true; }
+  /// Keeps the text of results.json, the last one of this process, for results().
+  void keep_results(const std::string& text) { results_ = text; }
+  const std::string& results() const { return results_; }
   int64_t printed() const { return printed_; }
   /// Begins the deadline for loading the recipe again, if it is still being loaded: for each of the
   /// points of a sweep.
@@ -179,7 +214,8 @@ class Host {
   std::atomic<int> engine_calls_{0};  // EngineCalls that exist
   // Of end_if_stuck(): the CPU time of the recipe's thread when it last ran Lua code or the engine.
   int64_t still_since_ns_ = 0;
-  bool had_effect_ = false;
+  bool had_effect_ = false, muted_ = false, loading_ = false;
+  std::string results_;
   int64_t printed_ = 0;
   std::unique_ptr<lua_State, StateDeleter> state_;
   lua_State* main_ = nullptr;  // the coroutine that runs _main, while it runs
@@ -203,6 +239,9 @@ int with_effect(lua_State* L) {
 /// Installs handlers for SIGINT, SIGTERM and SIGHUP (the last one not if it is ignored, as under
 /// nohup). The first signal requests a stop (base/stop.h): the current run stops after its step,
 /// the recipe at its current line. The second signal ends the process at once.
+/// In a session SIGINT only requests a stop, however often it comes.
 void install_stop_handlers();
+/// Whether a signal other than SIGINT has asked a session to end.
+bool must_end() noexcept;
 
 }  // namespace moe::lua

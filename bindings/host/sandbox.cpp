@@ -127,7 +127,7 @@ int print_line(lua_State* L) {
   }
   if (isatty(STDOUT_FILENO) != 0) line = printable(line);
   line += '\n';
-  std::fwrite(line.data(), 1, line.size(), stdout);
+  host.print(line);
   return 0;
 }
 

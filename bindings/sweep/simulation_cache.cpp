@@ -69,6 +69,31 @@ void SimulationCache::store(const std::string& key, const Simulation& simulation
                          checksum(key, simulation.outcome, simulation.trace)});
 }
 
+int64_t SimulationCache::add(const std::string& path) {
+  if (!std::filesystem::is_regular_file(path)) {
+    throw user_error("{}: there is no such file; give caches that --cache of a run named", path);
+  }
+  CacheFile from(path, kLayout);
+  const auto next = from.prepare(
+      "SELECT outcome, trace, checksum, key, number FROM simulations WHERE number > ? ORDER BY "
+      "number LIMIT 1");
+  int64_t number = -1, added = 0;
+  for (int64_t before = -2; before != number;) {
+    before = number;
+    from.execute(next, {number}, [&](sqlite3_stmt* row) {
+      number = sqlite3_column_int64(row, 4);
+      const auto outcome = text_column(row, 0), trace = text_column(row, 1),
+                 key = text_column(row, 3);
+      if (!outcome || !trace || !key) return;
+      const std::string name(*key);
+      if (sqlite3_column_int64(row, 2) != checksum(name, *outcome, *trace) || find(name)) return;
+      store(name, {std::string(*outcome), std::string(*trace)});
+      ++added;
+    });
+  }
+  return added;
+}
+
 std::string simulations_beside(const std::string& path) {
   if (path.empty() || path == ":memory:") return "";
   return std::filesystem::path(path).replace_extension(".simulations.sqlite").string();

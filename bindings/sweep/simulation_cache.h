@@ -29,6 +29,9 @@ class SimulationCache {
   std::optional<Simulation> find(const std::string& key);
   /// Stores the simulation in place of an earlier one of this key.
   void store(const std::string& key, const Simulation& simulation);
+  /// Adds the simulations of another file that this one lacks; returns how many these were. Throws
+  /// UserError if there is no such file.
+  int64_t add(const std::string& path);
   std::string take_warning() { return file_.take_warning(); }
 
  private:

@@ -111,6 +111,7 @@ void Workers::serve(lua_State* L, int socket, pid_t parent) {
   become_quiet(parent);
   host_.watchdog()->poll_with(nullptr);
   host_.watchdog()->resume();
+  host_.mute();
   const int function = lua_gettop(L);
   for (;;) {
     std::string bytes;

@@ -236,18 +236,19 @@ local function refuse(topic)
     near ~= "" and (". Did you mean '%s'?"):format(near) or ""))
 end
 
---- Prints the topics that match the name `topic` (see found()), or else the fields of this name, or
---- the overview of all topics if `topic` is nil. Raises a command-line error if nothing matches.
-function M.doc(topic)
+--- Returns the text of the topics that match the name `topic` (see found()), or else of the fields
+--- of this name, or the overview of all topics if `topic` is nil. Raises a command-line error if
+--- nothing matches.
+function M.text(topic)
   local lines = {}
   if not topic then
     overview_text(lines, overview())
-    return core.say(table.concat(lines, "\n"))
+    return table.concat(lines, "\n")
   end
   topic = topic:gsub("^moe%.", "")
   local exact, parts = found(topic)
   if #exact + #parts == 0 and not field_text(lines, topic) then refuse(topic) end
-  if #lines > 0 then return core.say(table.concat(lines, "\n")) end
+  if #lines > 0 then return table.concat(lines, "\n") end
   for _, t in ipairs(exact) do
     lines[#lines + 1] = topic_text(t)
     lines[#lines + 1] = ""
@@ -258,7 +259,10 @@ function M.doc(topic)
   else
     lines[#lines] = nil
   end
-  core.say(table.concat(lines, "\n"))
+  return table.concat(lines, "\n")
 end
+
+--- Prints what M.text returns.
+function M.doc(topic) core.say(M.text(topic)) end
 
 return M

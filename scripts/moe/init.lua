@@ -217,7 +217,7 @@ end
 
 --- The function that the C++ program calls (Host::main in bindings/host). `argument` depends on the
 --- mode: the compiled recipe for "run" and "check", a kind or nil for "list", a topic or nil for
---- "doc", the name of the file to write for "calibrate" and "report", nil for "export" and "diff".
+--- "doc", the name of the file to write for "calibrate" and "report", nil for the others.
 function moe._main(mode, argument)
   if mode == "list" then return require("moe.list").list(argument) end
   if mode == "doc" then return require("moe.doc").doc(argument) end
@@ -225,7 +225,10 @@ function moe._main(mode, argument)
   if mode == "report" then return page.report(argument) end
   if mode == "export" then return export.export() end
   if mode == "diff" then return require("moe.results.diff").diff() end
+  if mode == "merge" then return require("moe.results.merge").merge() end
+  local front = (mode == "serve" or mode == "repl") and require("moe.front." .. mode)
   reached.begin(moe)
+  if front then return front[mode]() end
   if mode == "check" then return check(argument) end
   local experiments = experiments_of(argument())
   experiment.check_run(experiments)

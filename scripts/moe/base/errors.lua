@@ -8,7 +8,11 @@ local locate = require "moe.base.locate"
 
 local M = {}
 
+-- Texts of a session, or of a recipe that is no file, by name.
+local texts = core.recipe_text and { [core.recipe.name] = core.recipe_text } or {}
+
 local function text_of(source)
+  if texts[source] then return texts[source] end
   local ok, text = pcall(core.read_file, source)
   return ok and text or ""
 end
@@ -27,10 +31,15 @@ function M.here()
   return source and { source = source, name = core.display_name(source), line = line }
 end
 
+--- Keeps the text of the recipe of this name, which begins anew and is no file.
+function M.keep_text(name, text) texts[name], tail_line = text, nil end
+
+--- Returns the text of the recipe; "" if there is none.
+function M.recipe_text() return core.recipe and text_of(core.recipe.name) or "" end
+
 --- Returns whether the recipe's text has this word.
 function M.mentions(word)
-  local text = core.recipe and text_of(core.recipe.name) or ""
-  return text:find("%f[%w_]" .. word:gsub("%W", "%%%0") .. "%f[^%w_]") ~= nil
+  return M.recipe_text():find("%f[%w_]" .. word:gsub("%W", "%%%0") .. "%f[^%w_]") ~= nil
 end
 
 --- Returns the place `at`, where something was made that settings of the command line have changed.

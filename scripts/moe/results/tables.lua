@@ -36,6 +36,19 @@ function M.csv(t)
   return table.concat(lines, "\n") .. "\n"
 end
 
+--- Returns a frame (front/shown.lua) as CSV; numbers are those of the results, in full precision.
+function M.csv_of_frame(frame)
+  local rows = { frame.columns }
+  for _, row in ipairs(frame.rows) do
+    local cells = {}
+    for i, cell in ipairs(row) do
+      cells[i] = type(cell) == "number" and core.json_encode(cell) or cell == core.null and "" or cell
+    end
+    rows[#rows + 1] = cells
+  end
+  return M.csv { rows = rows }
+end
+
 local LATEX = { ["\\"] = "\\textbackslash{}", ["~"] = "\\textasciitilde{}", ["<"] = "$<$",
   ["^"] = "\\textasciicircum{}", [">"] = "$>$", ["|"] = "$|$" }
 

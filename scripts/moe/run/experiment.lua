@@ -6,6 +6,7 @@ local core = require "moe.core"
 local errors = require "moe.base.errors"
 local executed = require "moe.run.executed"
 local jobs_lib = require "moe.run.jobs"
+local parts = require "moe.run.parts"
 local points = require "moe.run.points"
 local progress = require "moe.run.progress"
 local report = require "moe.results.report"
@@ -22,6 +23,7 @@ local train = require "moe.run.train"
 local M = {}
 
 local made = {}  -- by the recipe
+local all_refused, num_runs = {}, 0  -- of all experiments
 
 local mt = schema.class("experiment", "an experiment, for example moe.experiment {...}")
 
@@ -145,6 +147,9 @@ function M.experiment(t)
   return e
 end
 
+--- Forgets all experiments: another text of the session begins.
+function M.forget() made, run_as, all_refused, num_runs = {}, {}, {}, 0 end
+
 --- Raises a user error for an experiment that the recipe made and neither ran nor returned.
 --- returned: a list of experiments.
 function M.check_run(returned)
@@ -190,8 +195,10 @@ local function prepared(e, at)
 end
 
 local function with_jobs(p)
-  p.refused = {}
-  p.jobs = jobs_lib.all(p.e, p.over, p.params, p.refused)
+  local refused = {}
+  local jobs = jobs_lib.all(p.e, p.over, p.params, refused)
+  p.jobs = parts.kept(jobs, p.over, function(job) return job.points[1] end)
+  p.refused = parts.kept(refused, p.over, function(r) return r.point end)
   return p
 end
 
@@ -268,6 +275,7 @@ local function run_all(e, jobs, R, verdicts, moved, refused)
       simulated.run(e.name, group, R.runs, refused, function(run, job) job_of[run] = job end)
     end
   end
+  if parts.asked() then return end  -- the numbers of claims are of all points
   band:start(R, job_of)
   kinds = {}
   for i in ipairs(e.claims) do kinds[i] = "claim" end
@@ -288,8 +296,6 @@ local function say_found(counts)
     counts.found, counts.found + counts.done))
 end
 
-local all_refused, num_runs = {}, 0  -- of all experiments
-
 --- Raises the first error for which runs were refused, if any were.
 function M.check_refused()
   local n = #all_refused
@@ -302,9 +308,10 @@ end
 -- again.
 local function run(p)
   local e, R, verdicts, moved = p.e, results.new {}, {}, {}
-  if #p.jobs == 0 then return R end  -- left out by --executor
+  if #p.jobs + #p.refused == 0 and not parts.asked() then return R end  -- left out by --executor
   local info = { name = e.name, title = e.title, over = points.list_labels(p.over),
-    params = points.labels(p.params), set = core.args.set, planned = #p.jobs }
+    params = points.labels(p.params), set = core.args.set, planned = #p.jobs,
+    points = core.args.points }
   session.begin(info)
   local since, refused, before = simulations.counts(), p.refused, #p.refused
   local ok, err = xpcall(function() run_all(e, p.jobs, R, verdicts, moved, refused) end,
@@ -312,7 +319,7 @@ local function run(p)
   if ok and #R.runs == 0 and refused[1] then ok, err = pcall(jobs_lib.refuse, refused) end
   info.planned, num_runs = #p.jobs - #refused + before, num_runs + #R.runs
   info.refused = #refused > 0 and refused or nil
-  for _, r in ipairs(refused) do all_refused[#all_refused + 1] = r end
+  for _, r in ipairs(refused) do table.insert(all_refused, r) end
   if ok or #R.runs > 0 then
     core.undisturbed(function()
       info.simulations = simulations.counts(since)
@@ -329,12 +336,13 @@ local function run(p)
   return R
 end
 
---- Runs the experiments that a recipe returned.
+--- Runs the experiments that a recipe returned; returns the results of each.
 function M.run_all(experiments)
   errors.stop_in "policies"
   local all = all_prepared(experiments)
   for _, p in ipairs(all) do claim_name(p.e) end
-  for _, p in ipairs(all) do run(p) end
+  for i, p in ipairs(all) do all[i] = run(p) end
+  return all
 end
 
 --- Runs an experiment and returns its results (see run()).

@@ -5,7 +5,8 @@ local errors = require "moe.base.errors"
 
 local M = {}
 
-local writers = {}  -- name of a file -> string that names the run that writes it
+local taken = false  -- whether the output folder has results of this process only
+local writers = {}   -- name of a file -> string that names the run that writes it
 
 -- Returns the name without empty and "." parts: "a/b" for "a//./b".
 local function tidy(name)
@@ -39,13 +40,15 @@ end
 --- Gives up a claim, since nothing was written.
 function M.release(name) writers[tidy(name)] = nil end
 
-local taken = false  -- whether the output folder has results of this process only
+--- Forgets what was written: another text of the session begins.
+function M.forget() taken, writers = false, {} end
 
 --- Called before the first result is written: moves the results of an earlier run in the output
 --- folder to a folder inside it, and says so.
 function M.take_folder()
   if taken then return end
   taken = true
+  if core.args.temporary then return end
   local kept = core.keep_earlier()
   if kept ~= "" then
     core.warn(("the earlier results in %s are now in %s/%s"):format(core.out_dir, core.out_dir,

@@ -9,8 +9,7 @@ local schema = require "moe.base.schema"
 
 local M = {}
 
-local kept = { runs = {}, claims = {}, experiments = {}, searches = {},
-  sensitivities = {} }
+local kept, lines
 
 -- Returns the fields at the top of results.json, which are also the first line of runs.jsonl.
 local function head()
@@ -20,7 +19,13 @@ local function head()
   return kept.head
 end
 
-local lines = journal.writer(head)
+--- Forgets all results: those that follow are another session's of the same process.
+function M.forget()
+  kept = { runs = {}, claims = {}, experiments = {}, searches = {}, sensitivities = {} }
+  lines = journal.writer(head)
+end
+
+M.forget()
 
 --- Adds an experiment, when it begins, to the results; `info` is its entry in results.json.
 function M.begin(info)

@@ -182,7 +182,7 @@ end
 -- a module, of which it requires but `moe`, has one.
 local function without_experiments()
   if in_use.executor or core.args.trust or not core.recipe then return false end
-  local _, required = core.read_file(core.recipe.name):gsub("%f[%w_]require%f[^%w_]", "")
+  local _, required = errors.recipe_text():gsub("%f[%w_]require%f[^%w_]", "")
   return required <= 1 and not errors.mentions "experiment"
 end
 

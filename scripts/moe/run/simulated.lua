@@ -11,7 +11,7 @@ local sweep = require "moe.run.sweep"
 
 local M = {}
 
-local MAX_TRACES = 8  -- number of simulated runs with a trace file
+M.MAX_TRACES = 8  -- number of simulated runs with a trace file
 
 --- Returns the record of a job of the experiment `name`. outcome: what simulations.outcome returns.
 function M.record(name, job, outcome)
@@ -36,7 +36,7 @@ function M.run(name, jobs, done, refused, each)
   local all, first = {}, session.num_runs()
   for i, job in ipairs(jobs) do
     all[i] = schema.merged(job,
-      { options = { overlap = true, traced = first + i <= MAX_TRACES } })
+      { options = { overlap = true, traced = first + i <= M.MAX_TRACES } })
   end
   local function begin(i)
     progress.job(("simulating %s on %d %s devices"):format(jobs[i].system.name, jobs[i].spec.ranks,

@@ -90,7 +90,10 @@ end
 -- The options of the command line on which a simulation may depend.
 local function arguments()
   local args = schema.merged(core.args, {})
-  args.cache, args.executor, args.ranks, args.workers = nil, nil, nil, nil
+  for _, name in ipairs { "cache", "executor", "ranks", "workers", "points", "temporary",
+    "history" } do
+    args[name] = nil
+  end
   return args
 end
 

@@ -40,7 +40,7 @@ function Search:value(mix)
   return value
 end
 
--- Calls visit(mix) for all mixes; dimensions that only schedule change fastest, so that mixes of
+--- Calls visit(mix) for all mixes, until it returns false; dimensions that only schedule change fastest, so that mixes of
 -- one family follow each other.
 local function each_mix(space, visit)
   local order = {}
@@ -59,6 +59,8 @@ local function each_mix(space, visit)
   end
   from(1)
 end
+
+M.each_mix = each_mix
 
 -- Evaluates all mixes; returns whether it did: it gives up when it would take too long.
 function Search:everything()

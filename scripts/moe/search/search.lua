@@ -8,6 +8,7 @@ local jobs_lib = require "moe.run.jobs"
 local mixes = require "moe.search.mixes"
 local model_lib = require "moe.spec.model"
 local order = require "moe.search.order"
+local parts = require "moe.run.parts"
 local policy = require "moe.spec.policy"
 local real = require "moe.search.real"
 local schema = require "moe.base.schema"
@@ -162,6 +163,9 @@ end
 
 local lines = {}  -- name of a search that was begun -> line of the recipe
 
+--- Forgets the names of searches: another text of the session begins.
+function M.forget() lines = {} end
+
 -- Raises a user error if the recipe has another search of this name: the name identifies a search
 -- in results.json and begins the name of the recipe that it writes.
 local function claim_name(name, at)
@@ -229,6 +233,19 @@ local function explore_all(space, tried, c, weights, begin)
   return exhaustive
 end
 
+-- Sees those mixes that belong to this part of the search (--points), as explore_all() does; they are
+-- kept for the search without --points.
+local function explore_part(space, tried, c, weights, begin)
+  local part, all = parts.asked()
+  local n = 0
+  explore.each_mix(space, function(mix)
+    n = n + 1
+    if (n - part) % all == 0 then tried:value(mix, weights[1]) end
+    return core.clock() - begin < c.budget_s
+  end)
+  return false
+end
+
 local mt = schema.class("search", "what moe.search returns")
 
 schema.record("search", "search", "what moe.search found", {
@@ -274,6 +291,7 @@ schema.record("search", "search", "what moe.search found", {
   { "exhaustive", "boolean", "whether all mixes were seen" },
   { "patience", "integer?", "the field `patience`, if the search ended by it" },
   { "budget_s", "number", "the field `budget_s`: seconds after which no further mix is begun" },
+  { "points", "string?", "the part of the mixes that was seen, with --points" },
   { "interrupted", "boolean?", "true after an interruption: the other fields say what was seen "
     .. "until then, without contributions and order" },
   { "searched_s", "number", "seconds in which mixes were looked for" },
@@ -375,8 +393,8 @@ end
 local function look(search)
   see_given(search.space, search.tried, search.weights[1])
   search.tried:known_systems()
-  search.exhaustive = explore_all(search.space, search.tried, search.c, search.weights,
-    search.begin)
+  local look_at = parts.asked() and explore_part or explore_all
+  search.exhaustive = look_at(search.space, search.tried, search.c, search.weights, search.begin)
   search.searched_s = core.clock() - search.begin
 end
 
@@ -387,8 +405,8 @@ local function conclude(search, best)
   best = simplest(space, tried, best, weight)
   local s = found(c, space, tried, best, weight)
   s.exhaustive, s.objective, s.searched_s = search.exhaustive, search.objectives, search.searched_s
-  s.budget_s, s.interrupted = c.budget_s, search.interrupted
-  s.patience = not s.exhaustive and s.searched_s < c.budget_s and not s.interrupted and c.patience
+  s.budget_s, s.interrupted, s.points = c.budget_s, search.interrupted, core.args.points
+  s.patience = not s.exhaustive and not s.points and s.searched_s < c.budget_s and not s.interrupted and c.patience
     or nil
   s.took_s = core.clock() - search.begin
   s.cached = simulations.counts(search.before).found

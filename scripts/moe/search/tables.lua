@@ -50,6 +50,10 @@ end
 --- Returns a line on how much of the space was seen, and one that says so if the search was
 --- interrupted.
 function M.seen(s)
+  if s.points then
+    return ("%s.\nThis is part %s of the search alone. Merge the caches of all parts by `moebench "
+      .. "merge --caches`, and search without --points"):format(seen(s), s.points)
+  end
   if not s.interrupted then return seen(s) end
   return seen(s) .. ".\nThe search was interrupted: this is what was seen until then, without "
     .. "contributions and order"

@@ -142,11 +142,11 @@ M.HATCH = html.pattern { id = "hatch", width = 6, height = 6, patternUnits = "us
   html.rect { width = 2.5, height = 6, class = "exposed" } }
 
 --- Returns a chart as the text of a file; style: the rules of its classes; notes: lines on its
---- numbers, or nil.
-function M.file(chart, style, notes)
-  local t = attributes(chart)
-  t.xmlns, t.width = "http://www.w3.org/2000/svg", num(POINT * chart.width) .. "pt"
-  t.height = num(POINT * chart.height) .. "pt"
+--- numbers, or nil; width: in points, or nil.
+function M.file(chart, style, notes, width)
+  local t, point = attributes(chart), width and width / chart.width or POINT
+  t.xmlns, t.width = "http://www.w3.org/2000/svg", num(point * chart.width) .. "pt"
+  t.height = num(point * chart.height) .. "pt"
   local desc = html.desc { table.concat(notes or {}, "\n") }
   t[1] = { html.title { chart.title }, desc, html.style { html.raw(style) }, html.defs { M.HATCH },
     html.rect { width = "100%", height = "100%", class = "ground" }, chart.body }

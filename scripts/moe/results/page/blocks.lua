@@ -4,6 +4,8 @@
 --   { kind = "table", ... }       a table (moe.results.tables); extra = { header, cells } adds a
 --                                 column of drawings on the page
 --   { kind = "timelines", name =, title =, list = }   timelines (charts/timeline.lua) of one axis
+--   { kind = "frame", name =, frame = as front/shown.lua has it }   numbers in full precision, which
+--                                 only a file has
 --   { kind = "text", lines... }   paragraphs
 --   { kind = "html", node }       an element that only the page has
 --   { kind = "grid", charts... }  charts beside one another
@@ -75,18 +77,20 @@ function M.note_all(blocks, notes)
 end
 
 --- Returns the files of the blocks' charts and tables: a list of { name, text }. style: the rules
---- of the charts' classes.
-function M.files(blocks, style)
+--- of the charts' classes; width: of charts, in points; nil: as on the page.
+function M.files(blocks, style, width)
   local files = {}
   each(blocks, function(figure)
     local function add(ending, text) files[#files + 1] = { figure.name .. ending, text } end
-    if figure.kind == "table" then
+    if figure.kind == "frame" then
+      add(".csv", tables.csv_of_frame(figure.frame))
+    elseif figure.kind == "table" then
       add(".csv", tables.csv(figure))
       add(".tex", tables.latex(figure))
     else
       add(".svg", svg.file(figure.kind == "timelines"
         and timeline.chart(figure.name, figure.title, figure.list) or figure, style,
-        figure.notes))
+        figure.notes, width))
     end
   end)
   return files
@@ -106,6 +110,8 @@ function SHOW.text(block)
   for i, line in ipairs(block) do out[i] = html.p { line } end
   return out
 end
+
+function SHOW.frame() return "" end
 
 function SHOW.html(block) return block[1] end
 

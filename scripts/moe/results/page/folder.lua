@@ -12,10 +12,29 @@ local pipelines = require "moe.results.page.pipelines"
 local results = require "moe.results.results"
 local schema = require "moe.base.schema"
 local search = require "moe.results.page.search"
+local shown = require "moe.front.shown"
 local simulated = require "moe.results.page.simulated"
 local timelines = require "moe.results.page.timelines"
 
 local M = {}
+
+-- Gives runs and searches the names that `names` has for systems and coordinates.
+local function rename(data, names)
+  local function named(list)
+    for _, run in ipairs(list or {}) do
+      run.system = names[run.system] or run.system
+      for name, other in pairs(names) do
+        for _, point in ipairs { run.point, unpack(run.points or {}) } do
+          point[name], point[other] = nil, point[name]
+        end
+      end
+    end
+  end
+  named(data.runs)
+  for _, s in ipairs(data.searches or {}) do
+    for _, list in ipairs { s.top, s.front, s.named, { s.best, s.plain } } do named(list) end
+  end
+end
 
 -- Returns the runs that --where selects. Raises a user error if there are none, naming what the
 -- runs have.
@@ -56,6 +75,7 @@ function M.load(dir)
     data.ended[run.experiment] = (data.ended[run.experiment] or 0) + 1
   end
   data.dir, data.runs = dir, selected(data.runs)
+  rename(data, core.args.names or {})
   return data
 end
 
@@ -92,6 +112,7 @@ local function experiment_blocks(data, name, refused)
     out[#out + 1] = blocks.text { "Not finished: " .. table.concat(unfinished, ", ") }
   end
   blocks.note_all(out, head.lines(R.runs))
+  out[#out + 1] = { kind = "frame", name = "runs", frame = shown.frame(R.runs) }
   return out
 end
 
