@@ -1,5 +1,6 @@
-// Times of the exchanges of a plan that names a dispatcher: by the law of engine/dispatch/law.h in
-// place of an all-to-all's. All other ops take the times of the model below.
+// Times of the exchanges of a plan that names a dispatcher, in place of an all-to-all's: by the law
+// of engine/dispatch/law.h, or on ranks of the CPU by the links that the rows of each hop cross.
+// All other ops take the times of the model below.
 #pragma once
 
 #include <memory>
@@ -10,15 +11,21 @@
 namespace moe {
 
 /// The dispatcher of a plan. exchange: of one group of ranks that hold all experts. laws: of the
-/// dispatch and of the combine; call: its rates and SMs; gpu_sms: of the device, of which the
-/// dispatcher's are not there for compute while it runs; expected: rows per token of both ways.
+/// dispatch and of the combine, unless by_links; call: its rates and SMs; gpu_sms: of the device,
+/// of which the dispatcher's are not there for compute while it runs; expected: rows per token of
+/// both ways; hops: the same by hop and pair of ranks, as shares of a rank's tokens.
 struct Dispatcher {
   dispatch::Route route;
   dispatch::Exchange exchange;
+  bool by_links = false;
   std::array<dispatch::Law, 2> laws;
   dispatch::Call call;
   double gpu_sms = 0;
   std::array<dispatch::TokenRows, 2> expected;
+  std::array<std::vector<std::vector<double>>, 2> hops;
+
+  /// Sets `expected` and `hops` by choices that are drawn.
+  void expect();
 
   /// The way of an op: an exchange to the experts is a dispatch, also of gradients, else a combine.
   static dispatch::Way way(const Op& op) {
@@ -26,6 +33,8 @@ struct Dispatcher {
   }
   /// Whether the op exchanges rows as they are in use, which the dispatcher then does.
   static bool runs(const Graph& graph, const Op& op);
+  /// Whether the op exchanges the weights of rows, which by a law travel in the rows.
+  static bool rides(const Graph& graph, const Op& op);
   /// How many of a rank's tokens the op exchanges: all, or those of a part.
   double tokens(const Graph& graph, OpId op, const WorkContext& work) const;
   /// Bytes that a rank is expected to send to others in the op.
@@ -72,6 +81,11 @@ class DispatchCost : public CostModel {
     return dispatcher_->tokens(graph, op, work_);
   }
   Nanoseconds time(const Op& op, const dispatch::TokenRows& rows, double tokens) const;
+  Nanoseconds links_ns(const Graph& graph, OpId op) const;
+  /// Whether the op takes no time of its own.
+  bool is_free(const Graph& graph, OpId op) const {
+    return !dispatcher_->by_links && Dispatcher::rides(graph, graph.op(op));
+  }
 
   std::shared_ptr<const CostModel> below_;
   std::shared_ptr<const Dispatcher> dispatcher_;

@@ -55,9 +55,12 @@ Choices sampled_choices(const Exchange& x, int64_t tokens, uint64_t seed) {
   return choices;
 }
 
+Choices sampled_choices(const Exchange& x) {
+  return sampled_choices(x, (kSampled + x.ranks - 1) / x.ranks, kSeed);
+}
+
 TokenRows sampled_rows(const Route& route, const Exchange& x, Way way) {
-  const Choices choices = sampled_choices(x, (kSampled + x.ranks - 1) / x.ranks, kSeed);
-  return rows_per_token(route, x, choices, way, false);
+  return rows_per_token(route, x, sampled_choices(x), way, false);
 }
 
 TokenRows fullest_rows(const Route& route, const Exchange& x, const Choices& choices, Way way) {

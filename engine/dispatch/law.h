@@ -24,7 +24,9 @@ struct Call {
 
 /// Choices of `tokens` tokens on each rank, drawn from a seed: uniform, or of the best groups.
 Choices sampled_choices(const Exchange& exchange, int64_t tokens, uint64_t seed);
-/// The mean rank's rows where tokens choose so; 8,192 tokens, the same every time, stand for all.
+/// 8,192 tokens, the same every time, that stand for all.
+Choices sampled_choices(const Exchange& exchange);
+/// The mean rank's rows where tokens choose so.
 TokenRows sampled_rows(const Route& route, const Exchange& exchange, Way way);
 /// The rows of the fullest link for these choices, per token of the mean rank.
 TokenRows fullest_rows(const Route& route, const Exchange& exchange, const Choices& choices,

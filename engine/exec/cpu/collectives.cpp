@@ -52,6 +52,9 @@ CollectiveOp<T>::CollectiveOp(const Plan& plan, OpId id, const RankBuffers& buff
     mover_ = std::make_unique<ExpertMover<T>>(graph, id, memory, scratch, rank);
   } else {
     layout_ = std::make_unique<CollectiveLayout<T>>(graph, id, memory, rank);
+    if (input_of(graph, graph.op(id), Role::kChoiceSlot).valid()) {
+      rows_ = std::make_unique<RowExchange<T>>(plan, id, memory);
+    }
   }
 }
 
@@ -85,13 +88,21 @@ CollectiveDone CollectiveOp<T>::call(Communicator& all, int64_t chunk, int64_t n
   }
   if (chunk == 0) layout_->read_counts();
   const Pieces& pieces = layout_->pieces(chunk, num_chunks);
-  const CommTimes times = comm.all_to_all(what, layout_->send(), layout_->receive(), pieces);
+  CollectiveDone done;
+  if (rows_) {
+    const auto moved =
+        rows_->call(comm, what, layout_->send(), layout_->receive(), pieces, chunk == 0);
+    done = {moved.times, moved.bytes};
+  } else {
+    done.times = comm.all_to_all(what, layout_->send(), layout_->receive(), pieces);
+    done.bytes = layout_->bytes_to_others(pieces);
+  }
   if (chunk + 1 == num_chunks) {
     for (const UnusedRows& rows : layout_->unused_rows()) {
       std::memset(rows.data, 0, static_cast<size_t>(rows.bytes));
     }
   }
-  return {times, layout_->bytes_to_others(pieces)};
+  return done;
 }
 
 /// Sums the elements of `range` over the ranks. Several tensors are packed into scratch memory; it

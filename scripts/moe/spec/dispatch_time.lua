@@ -95,35 +95,53 @@ function M.load(c, name, options, at)
     c.ranks / c.ranks_per_node, route.sms, gpu.nic, gpu.nvlink }, route
 end
 
---- Returns the dispatcher of a candidate of system.expand() as plans take it.
-function M.of_plan(spec, candidate, at)
-  local d, m, on = candidate.dispatcher, spec.model, spec.cluster
-  local path = ("system '%s'.dispatcher"):format(candidate.name)
-  local gpu = M.GPUS[on.name] and on.name or (on.device.op_times or ""):match "([^/]*)%.times$"
-  if spec.cost.kind ~= "roofline" then
-    errors.user(path .. ": is simulated only; leave it out of systems that are executed", at)
-  elseif not M.GPUS[gpu] then
-    errors.user(("%s: no times were measured on the cluster '%s'; give one of %s"):format(path,
-      on.name, table.concat(schema.keys_of(M.GPUS), ", ")), at)
-  end
-  local ranks = m.ep or spec.ranks
-  local sizes = { ranks = ranks, ranks_per_node = math.min(ranks, on.devices_per_node),
-    experts = m.experts, topk = m.k, hidden = m.hidden, tokens = m.batch_per_device * m.seq,
-    groups = m.router and m.router.groups, top_groups = m.router and m.router.top_groups }
-  local route = dispatcher.route(d.name, sizes, schema.merged(d.options, { weights = true,
-    combine_weights = false }), M.GPUS[gpu].sms, path, at)
-  local made = schema.merged(M.GPUS[gpu], { name = d.name, exchange = sizes, route = route,
-    experts_per_rank = m.experts / ranks })
+-- Adds to `made`, the dispatcher of a plan on a GPU, what its times follow from: data of the GPU and
+-- laws that were fitted to rows of one like it.
+local function with_times(made, gpu, path, at)
+  local sizes, times_of = made.exchange, made.route.times_of
+  made = schema.merged(M.GPUS[gpu], made)
   for way, key in pairs { dispatch = "law_there", combine = "law_back" } do
     -- The rows of eight nodes are those of one network, which reached a third of its NICs.
-    local nodes = math.min(4, ranks / sizes.ranks_per_node)
-    local one = law_for(route.times_of, { gpu = gpu, way = way }, nodes, false)
+    local nodes = math.min(4, sizes.ranks / sizes.ranks_per_node)
+    local one = law_for(times_of, { gpu = gpu, way = way }, nodes, false)
     made[key] = one and one.law
   end
   if made.law_there then return made end
   errors.user(("%s: no times of '%s' were measured; leave it out (a plan's own exchange sends "
     .. "every choice), or name as times_of of its route a dispatcher that was measured"):format(
-    path, route.times_of), at)
+    path, times_of), at)
+end
+
+--- Returns the dispatcher of a candidate of system.expand() as plans take it. On ranks of the CPU
+--- its times are those of the links that each hop crosses.
+function M.of_plan(spec, candidate, at)
+  local d, m, on = candidate.dispatcher, spec.model, spec.cluster
+  local path = ("system '%s'.dispatcher"):format(candidate.name)
+  local gpu = M.GPUS[on.name] and on.name or (on.device.op_times or ""):match "([^/]*)%.times$"
+  local simulated = spec.cost.kind == "roofline"
+  if simulated and not M.GPUS[gpu] then
+    errors.user(("%s: no times were measured on the cluster '%s'; give one of %s"):format(path,
+      on.name, table.concat(schema.keys_of(M.GPUS), ", ")), at)
+  elseif not simulated and on.name ~= "cpu" then
+    errors.user(path .. ": is executed by the executor cpu alone; leave it out of systems for "
+      .. on.name, at)
+  end
+  local ranks, tokens = m.ep or spec.ranks, m.batch_per_device * m.seq
+  local sizes = { ranks = ranks, ranks_per_node = math.min(ranks, on.devices_per_node),
+    experts = m.experts, topk = m.k, hidden = m.hidden, tokens = tokens,
+    groups = m.router and m.router.groups, top_groups = m.router and m.router.top_groups }
+  local route = dispatcher.route(d.name, sizes, schema.merged(d.options, { weights = true,
+    combine_weights = false }), simulated and M.GPUS[gpu].sms or dispatcher.MOST_SMS, path, at)
+  if (route.capacity or 0) > 0 then
+    errors.user(path .. ".capacity: a plan sends the rows in use; give model.capacity_factor "
+      .. "in its place", at)
+  elseif (route.max_tokens or 0) > 0 and tokens > route.max_tokens then
+    errors.user(("%s.max_tokens: %d is less than the %d tokens of a rank; give more, or fewer "
+      .. "tokens"):format(path, route.max_tokens, tokens), at)
+  end
+  local made = { name = d.name, exchange = sizes, route = route,
+    experts_per_rank = m.experts / ranks }
+  return simulated and with_times(made, gpu, path, at) or made
 end
 
 -- Returns the measured time of a call of DeepEP's normal kernels with their counts, or nil.

@@ -12,6 +12,8 @@ local mt = schema.class("dispatcher", "a dispatcher, for example moe.dispatcher.
 --- Checked definitions of all dispatchers by name, each with `fields`, those of its constructor.
 M.known = {}
 
+M.MOST_SMS = 160  -- of any GPU
+
 local WIDTH = { fp8 = 1 + 4 / 128, bf16 = 2, fp32 = 4 }
 
 local Sizes = schema.methods("exchange sizes", "grid", "the sizes of an exchange of rows", {
