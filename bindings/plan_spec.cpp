@@ -383,7 +383,7 @@ void set_gate(lua_State* L, int index, const Fields& fields, const ModelSpec& mo
   }
   if (fields.has("gate")) {
     lua_getfield(L, index, "gate");
-    handle.gate = gate_policy_of(L, lua_gettop(L), fields.at("gate"), model);
+    handle.gate = gate_policy_of(L, lua_gettop(L), fields.at("gate"), model, spec);
     lua_pop(L, 1);
     spec.gate = handle.gate->spec;
   } else {

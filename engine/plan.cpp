@@ -82,12 +82,13 @@ void list_dispatched(PlanSpec& spec) {
   const auto counts = [](const Stage& s) {
     return s.name == "irregular_a2a" || kind_of(s) == StageKind::kPlacement;
   };
-  if (std::none_of(stages.begin(), stages.end(), counts)) stages.push_back({.name = "irregular_a2a"});
+  if (std::none_of(stages.begin(), stages.end(), counts))
+    stages.push_back({.name = "irregular_a2a"});
   const dispatch::Route& route = spec.dispatcher->route;
-  stages.push_back({.name = "dispatched",
-                    .options = {{"dispatcher", route.name},
-                                {"shares", route.shares()},
-                                {"to_all", route.to_all}}});
+  stages.push_back(
+      {.name = "dispatched",
+       .options = {
+           {"dispatcher", route.name}, {"shares", route.shares()}, {"to_all", route.to_all}}});
 }
 
 StepSpec step_of(const PlanSpec& spec) {

@@ -4,9 +4,9 @@
 -- Each list of passes is planned again in ORDERS random orders, which must give the same plan.
 -- With --set draws=300 so many of them, drawn at random, are planned on pipeline ranks instead, and
 -- --set executed=60 trains so many of these in float64 and compares them with the plain program on
--- one pipeline rank. With --set dispatched=40 so many drawn ones are trained for three steps on four
--- ranks, two per emulated node, under every dispatcher, and compared with alltoallv: with rows in the
--- run's own numbers, and in those of each dispatcher on the wire (fp8, bf16).
+-- one pipeline rank. With --set dispatched=40 so many drawn ones are trained for three steps on
+-- four ranks, two per emulated node, under every dispatcher, and compared with alltoallv: with rows
+-- in the run's own numbers, and in those of each dispatcher on the wire (fp8, bf16).
 local moe = require "moe"
 local pass = moe.pass
 
@@ -204,10 +204,10 @@ local MODELS = {
     routing = t }) end,
 }
 
-local function dispatched(passes, model, d, options, micro_batches)
+local function dispatched(passes, of, d, options, micro_batches)
   local with = { d(options), unpack(passes) }
   return moe.train { ranks = 4, steps = 3, precision = "f64", init = "reference", poison = true,
-    tokens = "reference", system = system("mix", with), model = model,
+    tokens = "reference", system = system("mix", with), model = of,
     grid = moe.grid { micro_batches = micro_batches },
     link = { bytes_per_s = 1e12, devices_per_node = 2 } }
 end

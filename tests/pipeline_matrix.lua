@@ -7,8 +7,8 @@
 -- Losses are equal to the last bit where a schedule sums them in the order of micro-batches, and so
 -- are all parameters where no parameter is held twice (a head tied to the embedding, dualpipe) and
 -- gradients are added in ascending order (not looped_bfs). All else is equal to 1e-9. With
--- dispatched=20 so many of the draws run on four ranks per pipeline rank, two per emulated node, under
--- each dispatcher in place of that, and are compared with alltoallv.
+-- dispatched=20 so many of the draws run on four ranks per pipeline rank, two per emulated node,
+-- under each dispatcher in place of that, and are compared with alltoallv.
 local core = require "moe.core"
 local moe = require "moe"
 
@@ -127,7 +127,8 @@ end
 
 -- Whether the schedule, or a technique in it, does not exist for these numbers.
 local function refused(message)
-  return message:find "%l_%l+:" or message:find "is not planned on several" or message:find "two_way"
+  return message:find "%l_%l+:" or message:find "is not planned on several"
+    or message:find "two_way"
 end
 
 local D = moe.dispatcher
@@ -146,7 +147,8 @@ local function check_dispatched(c)
     local good, many = pcall(run, c, c.pp, d(whole))
     local far = good and apart(one, many) or 0
     if not good or far > 1e-9 then
-      return ("FAILED: %s: %s"):format(d {}.name, good and far or tostring(many.message or many))
+      local why = good and far or many.message or many
+      return ("FAILED: %s: %s"):format(d {}.name, tostring(why))
     end
     worst = math.max(worst, far)
   end

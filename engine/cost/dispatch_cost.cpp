@@ -7,7 +7,6 @@
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
 #include "engine/base/rng.h"
-#include "engine/graph/op_def.h"
 
 namespace moe {
 
@@ -20,12 +19,12 @@ bool Dispatcher::runs(const Graph& graph, const Op& op) {
 }
 
 bool Dispatcher::rides(const Graph& graph, const Op& op) {
-  return graph.def(op).payload == Payload::kRows &&
-         graph.tensor(op.inputs[0]).shape.back() == 1;
+  return graph.def(op).payload == Payload::kRows && graph.tensor(op.inputs[0]).shape.back() == 1;
 }
 
 void Dispatcher::expect() {
   const dispatch::Choices drawn = dispatch::sampled_choices(exchange);
+  logical_rows = dispatch::logical_rows(route, exchange);
   for (const Way way : {Way::kDispatch, Way::kCombine}) {
     const auto i = static_cast<size_t>(way);
     expected[i] = sampled_rows(route, exchange, way);
@@ -69,12 +68,29 @@ Bytes Dispatcher::sent(const Graph& graph, OpId op, const WorkContext& work) con
                       static_cast<double>(route.row_bytes(to)));
 }
 
+dispatch::Call Dispatcher::call_of(const Op& op, double tokens) const {
+  dispatch::Call made = call;
+  made.tokens = tokens;
+  made.row_bytes = static_cast<double>(route.row_bytes(way(op)));
+  return made;
+}
+
+DispatchUse Dispatcher::use(const Graph& graph, OpId id, const WorkContext& work) const {
+  const Op& op = graph.op(id);
+  const auto to = static_cast<size_t>(way(op));
+  const TokenRows& rows = expected[to];
+  const dispatch::Call of_rank = call_of(op, tokens(graph, id, work));
+  const double of_node =
+      static_cast<double>(exchange.ranks_per_node) * of_rank.tokens * of_rank.row_bytes;
+  return {.parts = by_links ? dispatch::Parts{} : parts_us(laws[to], rows, of_rank),
+          .logical_bytes = of_node * logical_rows,
+          .nic_bytes = of_node * rows.nic,
+          .nvlink_bytes = of_node * rows.nvlink};
+}
+
 Nanoseconds DispatchCost::time(const Op& op, const TokenRows& rows, double tokens) const {
-  const Way way = Dispatcher::way(op);
-  dispatch::Call call = dispatcher_->call;
-  call.tokens = tokens;
-  call.row_bytes = static_cast<double>(dispatcher_->route.row_bytes(way));
-  return checked_ns(1e3 * time_us(dispatcher_->laws[static_cast<size_t>(way)], rows, call),
+  const dispatch::Law& law = dispatcher_->laws[static_cast<size_t>(Dispatcher::way(op))];
+  return checked_ns(1e3 * time_us(law, rows, dispatcher_->call_of(op, tokens)),
                     [&] { return fmt::format("op '{}'", op.name); });
 }
 
@@ -170,8 +186,9 @@ CoreSharing DispatchCost::sharing(const Graph& graph, OpId id) const {
 }
 
 TimeSource DispatchCost::time_source(const Graph& graph, OpId op) const {
-  return Dispatcher::runs(graph, graph.op(op)) || is_free(graph, op) ? TimeSource::kModel
-                                               : below_->time_source(graph, op);
+  return Dispatcher::runs(graph, graph.op(op)) || is_free(graph, op)
+             ? TimeSource::kModel
+             : below_->time_source(graph, op);
 }
 
 std::string DispatchCost::describe() const {

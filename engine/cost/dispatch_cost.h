@@ -7,8 +7,17 @@
 
 #include "engine/cost/cost_model.h"
 #include "engine/dispatch/law.h"
+#include "engine/graph/op_def.h"
 
 namespace moe {
+
+/// What one exchange takes and moves, by choices that are drawn. parts: where it goes by a law, else
+/// zeros. Bytes are those that the ranks of a node send: what published bandwidths count (`logical`,
+/// dispatch::logical_rows), and what crosses its NICs and its NVLink ports.
+struct DispatchUse {
+  dispatch::Parts parts;
+  double logical_bytes = 0, nic_bytes = 0, nvlink_bytes = 0;
+};
 
 /// The dispatcher of a plan. exchange: of one group of ranks that hold all experts. laws: of the
 /// dispatch and of the combine, unless by_links; call: its rates and SMs; gpu_sms: of the device,
@@ -23,6 +32,7 @@ struct Dispatcher {
   double gpu_sms = 0;
   std::array<dispatch::TokenRows, 2> expected;
   std::array<std::vector<std::vector<double>>, 2> hops;
+  double logical_rows = 0;  // per token
 
   /// Sets `expected` and `hops` by choices that are drawn.
   void expect();
@@ -39,6 +49,9 @@ struct Dispatcher {
   double tokens(const Graph& graph, OpId op, const WorkContext& work) const;
   /// Bytes that a rank is expected to send to others in the op.
   Bytes sent(const Graph& graph, OpId op, const WorkContext& work) const;
+  /// The dispatcher's call for this op.
+  dispatch::Call call_of(const Op& op, double tokens) const;
+  DispatchUse use(const Graph& graph, OpId op, const WorkContext& work) const;
   /// Returns the choices of a rank whose experts are chosen so often, [experts]; -1 where tokens
   /// have fewer. Experts go to tokens in a random order.
   static std::vector<int32_t> choices_with(std::span<const int64_t> counts, int64_t tokens,
@@ -72,8 +85,10 @@ class DispatchCost : public CostModel {
   Nanoseconds host_ns(const Graph& graph, OpId op) const override {
     return below_->host_ns(graph, op);
   }
+  /// The host waits for counts where the dispatcher says so, whatever its stack does without one.
   bool host_waits(const Graph& graph, OpId op) const override {
-    return below_->host_waits(graph, op);
+    return graph.def(op).payload == Payload::kCounts ? dispatcher_->route.host_sync
+                                                     : below_->host_waits(graph, op);
   }
 
  private:

@@ -15,6 +15,9 @@ namespace moe::dispatch {
 struct TokenRows {
   double received = 0, moved = 0, nic = 0, nvlink = 0;
 };
+/// What published bandwidths count per token of a rank, whether it leaves its node or not: what the
+/// first hop there sends, rows of nodes, rows of ranks or choices.
+double logical_rows(const Route& route, const Exchange& exchange);
 
 /// One call of a rank; rates: bytes per second of its NIC and of its NVLink port, one way.
 struct Call {
@@ -32,6 +35,12 @@ TokenRows sampled_rows(const Route& route, const Exchange& exchange, Way way);
 TokenRows fullest_rows(const Route& route, const Exchange& exchange, const Choices& choices,
                        Way way);
 
+/// The parts of a call's time in microseconds: before any row, of the fullest NIC and NVLink port,
+/// and of the SMs that copy rows.
+struct Parts {
+  double start = 0, nic = 0, nvlink = 0, sm = 0;
+};
+Parts parts_us(const Law& law, const TokenRows& rows, const Call& call);
 double time_us(const Law& law, const TokenRows& rows, const Call& call);
 
 }  // namespace moe::dispatch

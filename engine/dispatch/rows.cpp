@@ -86,8 +86,7 @@ void Walk::items(int64_t source, const std::function<void(const Item&)>& f) cons
   }
 }
 
-std::pair<int64_t, int64_t> Walk::ends(Way way, int64_t hop, int64_t source,
-                                       int64_t target) const {
+std::pair<int64_t, int64_t> Walk::ends(Way way, int64_t hop, int64_t source, int64_t target) const {
   const std::vector<Hop>& hops = hops_of(way);
   // Without hops of its own the way back goes the way there in reverse.
   const bool reversed = way == Way::kCombine && route_.back.empty();
@@ -104,8 +103,8 @@ std::pair<int64_t, int64_t> Walk::ends(Way way, int64_t hop, int64_t source,
 void Walk::rows(Way way, int64_t hop, const std::function<void(const Row&)>& f) const {
   const std::vector<Hop>& hops = hops_of(way);
   const bool reversed = way == Way::kCombine && route_.back.empty();
-  const Dedup by = dedup(way, hops[reversed ? hops.size() - static_cast<size_t>(hop) - 1
-                                            : static_cast<size_t>(hop)]);
+  const Dedup by = dedup(
+      way, hops[reversed ? hops.size() - static_cast<size_t>(hop) - 1 : static_cast<size_t>(hop)]);
   const auto ranks = static_cast<uint64_t>(exchange_.ranks), most = static_cast<uint64_t>(slots());
   std::vector<Move> moves;
   std::vector<int32_t> served;

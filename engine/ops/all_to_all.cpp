@@ -125,9 +125,10 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   if (has(op, kWeight)) expect_shape(g, op, kWeight, shape(g, op, kChoiceSlot));
   if (attr_int(op, "dots") == 0) return specs;
   if (!has(op, kWeight) || !has(op, kResults)) {
-    throw user_error("op '{}' (all_to_all): attribute 'dots' needs inputs {} (weight) and {} "
-                     "(results)",
-                     op.name, kWeight, kResults);
+    throw user_error(
+        "op '{}' (all_to_all): attribute 'dots' needs inputs {} (weight) and {} "
+        "(results)",
+        op.name, kWeight, kResults);
   }
   expect_shape(g, op, kResults, specs[0].shape);
   specs.push_back({shape(g, op, kChoiceSlot), arg(g, op, kWeight).dtype});

@@ -254,8 +254,9 @@ const std::vector<PassDef>& other_passes() {
        .kind = StageKind::kForward,
        .doc = "lets the system's dispatcher move rows in place of all-to-alls",
        .options = {{"dispatcher", std::string(), "its name"},
-                   {"shares", false, "whether a row stands for several choices, so that experts' "
-                                     "ranks apply the weights"},
+                   {"shares", false,
+                    "whether a row stands for several choices, so that experts' "
+                    "ranks apply the weights"},
                    {"to_all", false, "whether all rows go to all ranks"}},
        .transform = dispatched,
        .needs = {Fact::kCounts, Fact::kRounds, Fact::kParts, Fact::kSteps},

@@ -101,7 +101,8 @@ TEST_CASE("sums of random rows are within the roundings on their way") {
             mover.combine(
                 [&](int64_t token, int32_t slot, float* values) {
                   for (int64_t h = 0; h < x.hidden; ++h) {
-                    values[h] = factor(token, slot) * outs.at({token, slot})[static_cast<size_t>(h)];
+                    values[h] =
+                        factor(token, slot) * outs.at({token, slot})[static_cast<size_t>(h)];
                   }
                 },
                 sums_of<float>(out, first, x.hidden));

@@ -38,10 +38,10 @@ RowExchange<T>::RowExchange(const Plan& plan, OpId id, const CollectiveMemory& m
 
 template <class T>
 struct RowExchange<T>::Known {
-  Choices choices;                 // the rank of a choice's row; -1: it has none
-  std::vector<T> weights;          // of all choices; empty: none
-  std::vector<int64_t> at_expert;  // the row of a choice at this rank's experts
-  std::vector<int64_t> in_stream;  // its number among the rows between its rank and this one
+  Choices choices;                        // the rank of a choice's row; -1: it has none
+  std::vector<T> weights;                 // of all choices; empty: none
+  std::vector<int64_t> at_expert;         // the row of a choice at this rank's experts
+  std::vector<int64_t> in_stream;         // its number among the rows between its rank and this one
   std::vector<Bytes> to_peer, from_peer;  // rows of this rank's choices, of experts here, by rank
   int64_t own = 0;                        // the number of this rank's first choice
 };

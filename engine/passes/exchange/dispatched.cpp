@@ -16,19 +16,22 @@ void check_exchange(const Graph& graph, const Op& op, const PassContext& context
   const size_t axes =
       graph.tensor(op.inputs[0]).shape.size() + graph.tensor(op.outputs[0]).shape.size();
   if (op.rows.round.of > 1) {
-    refuse("goes in rounds, in each of which a rank exchanges rows with one group of ranks alone, "
-           "so that none could forward them; leave out fastermoe_pipeline");
+    refuse(
+        "goes in rounds, in each of which a rank exchanges rows with one group of ranks alone, "
+        "so that none could forward them; leave out fastermoe_pipeline");
   }
   if (axes != 7 || op.attrs.contains("nodes") || op.rows.sources > 0) {
-    refuse("is one of two steps, which are a dispatcher of their own (two_level); leave out "
-           "hierarchical_a2a");
+    refuse(
+        "is one of two steps, which are a dispatcher of their own (two_level); leave out "
+        "hierarchical_a2a");
   }
   if (!op.rows.irregular) {
     refuse("sends padded slots, which are of no token; add the pass irregular_a2a");
   }
   if (std::get<bool>(context.options.at("to_all")) && !op.rows.cut.empty()) {
-    refuse("is a part along the rows in use, while an all-gather sends all rows of a token at "
-           "once; leave out the stage that cuts them, or take another dispatcher");
+    refuse(
+        "is a part along the rows in use, while an all-gather sends all rows of a token at "
+        "once; leave out the stage that cuts them, or take another dispatcher");
   }
 }
 
