@@ -281,7 +281,7 @@ local function train(d, model, passes)
     link = { bytes_per_s = 1e12, devices_per_node = 2 } }
 end
 local function gpt2(more)
-  local t = { vocab = 64, layers = 1, hidden = 128, heads = 2, seq = 8, batch_per_device = 1,
+  local t = { vocab = 64, layers = 2, hidden = 128, heads = 2, seq = 8, batch_per_device = 1,
     experts = 8, ep = 4, gate = "top2", capacity = "none" }
   for key, value in pairs(more or {}) do t[key] = value end
   return moe.model.gpt2_moe(t)
@@ -301,6 +301,7 @@ test("a training under a dispatcher is that without one", function()
   expect.plans(TRAIN .. [[
 for _, model in ipairs { gpt2(), gpt2 { gate = "expert_choice", capacity = nil } } do
   local none = train(nil, model)
+  assert(#none.moe[1] == 1)
   assert(train(D.alltoallv(WHOLE), model).digest == none.digest)
   for _, d in ipairs { D.two_level, D.deepep_ll, D.rank_dedup, D.deepep_v1, D.allgather } do
     assert(apart(none, train(d(WHOLE), model)) < 1e-12, d {}.name)
