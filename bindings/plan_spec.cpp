@@ -61,17 +61,18 @@ std::shared_ptr<const Dispatcher> dispatcher_of(const Fields& fields) {
   read_fields(fields.at("route"), made->route);
   made->route.name = fields.text("name");
   dispatch::check(made->route, made->exchange);
-  made->call = {.experts = fields.number("experts_per_rank"),
-                .nodes = static_cast<double>(made->exchange.nodes()),
-                .sms = static_cast<double>(made->route.sms),
-                .nic_bytes_per_s = fields.number("nic"),
-                .nvlink_bytes_per_s = fields.number("nvlink")};
-  made->gpu_sms = fields.number("sms");
-  for (const dispatch::Way way : {dispatch::Way::kDispatch, dispatch::Way::kCombine}) {
-    const auto i = static_cast<size_t>(way);
-    read_fields(fields.at(i == 0 ? "law_there" : "law_back"), made->laws[i]);
-    made->expected[i] = sampled_rows(made->route, made->exchange, way);
+  made->by_links = !fields.has("law_there");
+  if (!made->by_links) {
+    made->call = {.experts = fields.number("experts_per_rank"),
+                  .nodes = static_cast<double>(made->exchange.nodes()),
+                  .sms = static_cast<double>(made->route.sms),
+                  .nic_bytes_per_s = fields.number("nic"),
+                  .nvlink_bytes_per_s = fields.number("nvlink")};
+    made->gpu_sms = fields.number("sms");
+    read_fields(fields.at("law_there"), made->laws[0]);
+    read_fields(fields.at("law_back"), made->laws[1]);
   }
+  made->expect();
   return made;
 }
 
@@ -382,7 +383,7 @@ void set_gate(lua_State* L, int index, const Fields& fields, const ModelSpec& mo
   }
   if (fields.has("gate")) {
     lua_getfield(L, index, "gate");
-    handle.gate = gate_policy_of(L, lua_gettop(L), fields.at("gate"), model);
+    handle.gate = gate_policy_of(L, lua_gettop(L), fields.at("gate"), model, spec);
     lua_pop(L, 1);
     spec.gate = handle.gate->spec;
   } else {

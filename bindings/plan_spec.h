@@ -24,6 +24,7 @@ struct GatePolicy {
   std::string name;
   nlohmann::json options;
   GateSpec spec;
+  int64_t devices = 1, devices_per_node = 1;  // of the group that holds all experts
 };
 
 /// A placement policy that a recipe defines; like a gate, it is looked up by name in each state.

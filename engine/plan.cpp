@@ -7,6 +7,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/packing.h"
+#include "engine/cost/dispatch_cost.h"
 #include "engine/graph/op_def.h"
 #include "engine/graph/text.h"
 #include "engine/graph/verify.h"
@@ -68,6 +69,26 @@ std::string hash_of(const Plan& plan) {
   if (plan.programs.empty()) add_buffers(plan.memory);
   for (const auto& program : plan.programs) add_buffers(program->memory);
   return hash.text();
+}
+
+/// Lists the passes by which the plan's dispatcher, if it has one, moves the rows in use.
+void list_dispatched(PlanSpec& spec) {
+  const Graph& forward = spec.model->forward;
+  const auto exchanges = [&](const Op& op) { return forward.def(op).payload == Payload::kRows; };
+  if (!spec.dispatcher || std::none_of(forward.ops().begin(), forward.ops().end(), exchanges)) {
+    return;
+  }
+  std::vector<Stage>& stages = spec.system.stages;
+  const auto counts = [](const Stage& s) {
+    return s.name == "irregular_a2a" || kind_of(s) == StageKind::kPlacement;
+  };
+  if (std::none_of(stages.begin(), stages.end(), counts))
+    stages.push_back({.name = "irregular_a2a"});
+  const dispatch::Route& route = spec.dispatcher->route;
+  stages.push_back(
+      {.name = "dispatched",
+       .options = {
+           {"dispatcher", route.name}, {"shares", route.shares()}, {"to_all", route.to_all}}});
 }
 
 StepSpec step_of(const PlanSpec& spec) {
@@ -396,6 +417,7 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
             "make_plan: PlanSpec::model must have been built for the plan's {} ranks",
             spec.num_ranks);
   const Clock::time_point begin = Clock::now();
+  list_dispatched(spec);
   if (spec.pipeline_ranks() > 1) {
     std::vector<StageReport> reports;
     std::vector<ScheduledGraph> programs = programs_of(spec, reports);

@@ -4,12 +4,14 @@
 -- Each list of passes is planned again in ORDERS random orders, which must give the same plan.
 -- With --set draws=300 so many of them, drawn at random, are planned on pipeline ranks instead, and
 -- --set executed=60 trains so many of these in float64 and compares them with the plain program on
--- one pipeline rank.
+-- one pipeline rank. With --set dispatched=40 so many drawn ones are trained for three steps on
+-- four ranks, two per emulated node, under every dispatcher, and compared with alltoallv: with rows
+-- in the run's own numbers, and in those of each dispatcher on the wire (fp8, bf16).
 local moe = require "moe"
 local pass = moe.pass
 
 local ORDERS = 10
-local set = moe.options { draws = 0, executed = 0, seed = 1 }
+local set = moe.options { draws = 0, executed = 0, dispatched = 0, seed = 1 }
 local NONE = {}
 local axes = {
   { "rows", { { "padded", NONE }, { "irregular_a2a", { pass.irregular_a2a {} } },
@@ -131,14 +133,9 @@ local function train(passes, pp, micro_batches)
     model = moe.model.gpt2_moe { vocab = 64, layers = 8, hidden = 16, heads = 2, seq = 8,
       batch_per_device = 2, experts_per_device = 2, ep = 4, gate = "switch", capacity = "none" } }
 end
-local plain = {}  -- by number of micro-batches
---- The largest relative difference of losses, gradients and parameters from the plain program.
-local function difference(passes, pp, micro_batches)
-  local one, many, worst = plain[micro_batches], train(passes, pp, micro_batches), 0
-  if not one then
-    one = train({}, 1, micro_batches)
-    plain[micro_batches] = one
-  end
+--- The largest relative difference of losses, gradients and parameters of two runs.
+local function apart(one, many)
+  local worst = 0
   for _, key in ipairs { "losses", "grad_l2", "param_l2" } do
     for name, x in pairs(one[key]) do
       worst = math.max(worst, math.abs(x - many[key][name]) / math.max(1e-9, math.abs(x)))
@@ -146,13 +143,22 @@ local function difference(passes, pp, micro_batches)
   end
   return worst
 end
-
-local function plan_drawn()
-  local all, ran, worst, apart = {}, 0, 0, 0
+local plain = {}  -- by number of micro-batches
+local function difference(passes, pp, micro_batches)
+  plain[micro_batches] = plain[micro_batches] or train({}, 1, micro_batches)
+  return apart(plain[micro_batches], train(passes, pp, micro_batches))
+end
+local function all_mixes()
+  local all = {}
   each(1, {}, {}, function(names, passes)
     local rounds = names[2] == "fastermoe_pipeline" and names[6] == "hierarchical_a2a"
     if not rounds then all[#all + 1] = { table.concat(names, "+"), passes } end
   end)
+  return all
+end
+
+local function plan_drawn()
+  local all, ran, worst, wrong = all_mixes(), 0, 0, 0
   for i = 1, set.draws do
     local mix = table.remove(all, pick(#all))
     local schedule, pp, micro_batches = SCHEDULES[pick(#SCHEDULES)], 2 * pick(2), 4 * (1 + pick(2))
@@ -165,15 +171,108 @@ local function plan_drawn()
       local good, d = pcall(difference, passes, pp, micro_batches)
       ran, worst = ran + 1, good and math.max(worst, d) or worst
       if not good or d > 1e-9 then
-        apart = apart + 1
+        wrong = wrong + 1
         print(("%s: %s"):format(name, good and ("%.1e apart"):format(d) or tostring(d)))
       end
     end
   end
   print(("%d of %d drawn mixes planned, %d refused; %d executed, %d of them failed or more than "
-    .. "1e-9 apart, the others at most %.1e"):format(planned, set.draws, refused, ran, apart,
+    .. "1e-9 apart, the others at most %.1e"):format(planned, set.draws, refused, ran, wrong,
     worst))
   print_reasons()
 end
 
-if set.draws > 0 then plan_drawn() else plan_all() end
+-- Dispatchers with n, the roundings of bf16 between a row at the experts and its sum at the source:
+-- on the wire and at the end, where nodes add once more, where a sum passes all ranks at each.
+local D = moe.dispatcher
+local DISPATCHERS = { { D.two_level, {}, 2 }, { D.two_level, { order = "inter_first" }, 2 },
+  { D.rank_dedup, {}, 2 }, { D.deepep_v1, {}, 3 }, { D.deepep_v2, {}, 3 },
+  { D.deepep_v2, { multiple_reduction = false }, 2 }, { D.deepep_v2_direct, {}, 2 },
+  { D.deepep_ll, {}, 2 }, { D.hybridep, {}, 3 }, { D.allgather, {}, 2 },
+  { D.allgather, { algorithm = "two_level" }, 3 }, { D.allgather, { algorithm = "ring" }, 5 } }
+local SIZES = { vocab = 64, layers = 2, hidden = 128, heads = 2, seq = 8, batch_per_device = 2,
+  experts = 8, ep = 4, capacity = "none" }
+local function sizes(more)
+  local t = {}
+  for key, value in pairs(SIZES) do t[key] = value end
+  for key, value in pairs(more) do t[key] = value end
+  return t
+end
+local MODELS = {
+  function(t) return moe.model.gpt2_moe(sizes { gate = "top2", routing = t }) end,
+  function(t) return moe.model.mixtral_8x7b(sizes { kv_heads = 2, k = 4, expert_ffn = 32, ffn = 32,
+    routing = t }) end,
+}
+
+local function dispatched(passes, of, d, options, micro_batches)
+  local with = { d(options), unpack(passes) }
+  return moe.train { ranks = 4, steps = 3, precision = "f64", init = "reference", poison = true,
+    tokens = "reference", system = system("mix", with), model = of,
+    grid = moe.grid { micro_batches = micro_batches },
+    link = { bytes_per_s = 1e12, devices_per_node = 2 } }
+end
+local function merged(a, b)
+  local t = {}
+  for key, value in pairs(a) do t[key] = value end
+  for key, value in pairs(b) do t[key] = value end
+  return t
+end
+
+--- Trains a mix under each dispatcher. Returns how many ran, and the largest differences in the
+--- run's own numbers and, as shares of n / 256, in those of the wire; or nil and why none can run.
+local function train_dispatched(name, passes)
+  local make, micro_batches = MODELS[pick(#MODELS)], pick(2)
+  -- Where choices follow from drawn popularities, a rounding moves no token to another expert.
+  local own, fixed = make(), make(moe.workload "zipf" { s = 0.5 })
+  local whole = { wire = "fp32", combine = "fp32" }
+  local ok, reference = pcall(dispatched, passes, own, D.alltoallv, whole, micro_batches)
+  if not ok then return nil, reference end
+  local ran, exact, narrow, wires = 0, 0, 0, {}
+  for _, row in ipairs(DISPATCHERS) do
+    local d, options, n = unpack(row)
+    local wire = d(options).options
+    local narrower = { wire = wire.wire, combine = wire.combine }
+    local good, one = pcall(dispatched, passes, own, d, merged(options, whole), micro_batches)
+    if good then
+      exact = math.max(exact, apart(reference, one))
+      local key = wire.wire .. wire.combine
+      wires[key] = wires[key] or dispatched(passes, fixed, D.alltoallv, narrower, micro_batches)
+      local two = dispatched(passes, fixed, d, merged(options, narrower), micro_batches)
+      narrow, ran = math.max(narrow, apart(wires[key], two) * 256 / n), ran + 1
+    else
+      refuse(name .. " " .. d(options).name, one)
+    end
+  end
+  return ran, exact, narrow
+end
+
+local function train_drawn()
+  local all, mixes, runs, exact, narrow, wrong = all_mixes(), 0, 0, 0, 0, 0
+  while mixes < set.dispatched do
+    local mix = table.remove(all, pick(#all))
+    local ran, e, w = train_dispatched(mix[1], mix[2])
+    if ran then
+      mixes, runs = mixes + 1, runs + ran
+      exact, narrow = math.max(exact, e), math.max(narrow, w)
+      local good = e < 1e-9 and w <= 1
+      wrong = wrong + (good and 0 or 1)
+      print(("%-90s %2d dispatchers, %.1e, %.2f of the bound%s"):format(mix[1], ran, e, w,
+        good and "" or " WRONG"))
+    else
+      refuse(mix[1], e)
+    end
+  end
+  print(("seed %d: %d mixes, %d trainings against alltoallv: %d mixes wrong; at most %.1e apart in "
+    .. "f64, %.2f of n / 256 with rows in fp8 and bf16; %d refused"):format(set.seed, mixes, runs,
+    wrong, exact, narrow, refused))
+  print_reasons()
+  assert(wrong == 0, "trainings under dispatchers are apart")
+end
+
+if set.dispatched > 0 then
+  train_drawn()
+elseif set.draws > 0 then
+  plan_drawn()
+else
+  plan_all()
+end

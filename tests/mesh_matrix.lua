@@ -8,7 +8,9 @@
 --
 -- Losses are equal to the last bit where a schedule sums them in the order of micro-batches, and so
 -- are all parameters where no parameter is held twice (a head tied to the embedding, dualpipe) and
--- gradients are added in ascending order (not looped_bfs). All else is equal to 1e-9.
+-- gradients are added in ascending order (not looped_bfs). All else is equal to 1e-9. With
+-- dispatched=20 so many of the draws run on four ranks per pipeline rank, two per emulated node,
+-- under each dispatcher in place of that, and are compared with alltoallv.
 local core = require "moe.core"
 local moe = require "moe"
 
@@ -90,11 +92,13 @@ local SYSTEMS = {
 local SCHEDULES = { "1f1b", "combined_1f1b", "dualpipe", "dualpipev", "gpipe", "interleaved",
   "interleaved_torch", "looped_bfs", "paired_1f1b", "v_half", "v_min", "zb_h1", "zb_h2", "zb_v" }
 
-local function run(c, pp)
+local function run(c, pp, dispatcher)
   local stages = { unpack(SYSTEMS[c.system]) }
+  if dispatcher then table.insert(stages, 1, dispatcher) end
   if pp > 1 then stages[#stages + 1] = moe.pipeline[c.schedule] {} end
   return moe.train { model = MODELS[c.model].make(c.ep), ranks = c.data * pp, steps = 2,
     precision = "f64", init = "reference", tokens = "reference", poison = true,
+    link = dispatcher and { bytes_per_s = 1e12, devices_per_node = 2 },
     grid = moe.grid { pp = pp, micro_batches = c.micro, layout = pp > 1 and c.layout or nil },
     system = moe.system "plain" (stages), optimizer = { name = "adamw" } }
 end
@@ -198,6 +202,36 @@ local function cases(seed)
   return list
 end
 
+-- Whether the schedule, or a technique in it, does not exist for these numbers.
+local function refused(message)
+  return message:find "%l_%l+:" or message:find "is not planned on several"
+    or message:find "two_way"
+end
+
+local D = moe.dispatcher
+local DISPATCHERS = { D.two_level, D.rank_dedup, D.deepep_v1, D.deepep_v2, D.deepep_v2_direct,
+  D.deepep_ll, D.hybridep, D.allgather }
+
+-- Trains under each dispatcher, with rows in the run's own numbers.
+local function check_dispatched(c)
+  local whole, worst = { wire = "fp32", combine = "fp32" }, 0
+  local ok, one = pcall(run, c, c.pp, D.alltoallv(whole))
+  if not ok then
+    local message = tostring(one.message or one)
+    return refused(message) and "refused" or "FAILED: " .. message
+  end
+  for _, d in ipairs(DISPATCHERS) do
+    local good, many = pcall(run, c, c.pp, d(whole))
+    local far = good and apart(one, many) or 0
+    if not good or far > 1e-9 then
+      local why = good and far or many.message or many
+      return ("FAILED: %s: %s"):format(d {}.name, tostring(why))
+    end
+    worst = math.max(worst, far)
+  end
+  return ("%d dispatchers, %.1e"):format(#DISPATCHERS, worst)
+end
+
 local ones = {}  -- results of one pipeline rank
 
 local function check_mesh(c)
@@ -214,10 +248,7 @@ local function check(c)
   local ok, many = pcall(run, c, c.pp)
   if not ok then
     local message = tostring(many.message or many)
-    -- The schedule, or a technique in it, does not exist for these numbers.
-    local refused = message:find "%l_%l+:" or message:find "is not planned on several"
-      or message:find "two_way"
-    return refused and "refused" or "FAILED: " .. message
+    return refused(message) and "refused" or "FAILED: " .. message
   end
   local key = ("%s %s %d %d %d"):format(c.model, c.system, c.data, c.ep, c.micro)
   ones[key] = ones[key] or run(c, 1)
@@ -234,13 +265,24 @@ local function check(c)
 end
 
 local every, seed = tonumber(core.args.set.every or 20), tonumber(core.args.set.seed or 1)
+local dispatched = tonumber(core.args.set.dispatched or 0)
 local counts = { ran = 0, refused = 0, failed = 0 }
 local list = cases(seed)
-for i = tonumber(core.args.set.from or 1) + seed % every, #list, every do
-  local outcome = check(list[i])
-  print(("%3d %s: %s"):format(i, text(list[i]), outcome))
+local function count(i, c, outcome)
+  print(("%3d %s: %s"):format(i, text(c), outcome))
   local kind = outcome == "refused" and outcome or outcome:find "FAILED" and "failed" or "ran"
   counts[kind] = counts[kind] + 1
 end
-print(("%d ran, %d failed, %d refused"):format(counts.ran, counts.failed, counts.refused))
+if dispatched > 0 then
+  for i = #list - 2 * DRAWS + 1, #list - DRAWS do  -- those of pipelines
+    local c = list[i]
+    c.data, c.ep, c.pp, c.layout = 4, 4, 2, nil
+    if counts.ran + counts.failed < dispatched then count(i, c, check_dispatched(c)) end
+  end
+else
+  local from = tonumber(core.args.set.from or 1)
+  for i = from + seed % every, #list, every do count(i, list[i], check(list[i])) end
+end
+print(("seed %d: %d ran, %d failed, %d refused"):format(seed, counts.ran, counts.failed,
+  counts.refused))
 os.exit(counts.failed == 0 and counts.ran > 0 and 0 or 1)

@@ -135,14 +135,17 @@ dispatch::Route route_of(const Fields& spec, const dispatch::Exchange& exchange)
   return route;
 }
 
-// ({ exchange, route, way }) -> the members of TokenRows, for choices that are drawn
+// ({ exchange, route, way }) -> the members of TokenRows for choices that are drawn, and their
+// logical_rows()
 int dispatch_rows(lua_State* L) {
   const json values = to_json(L, 1);
   const Fields spec(values, "moe.dispatch_time");
   const dispatch::Exchange exchange = exchange_of(spec.at("exchange"));
+  const dispatch::Route route = route_of(spec, exchange);
   const dispatch::TokenRows rows =
-      sampled_rows(route_of(spec, exchange), exchange, value_named<Way>("way", spec.text("way")));
-  push_json(L, {rows.received, rows.moved, rows.nic, rows.nvlink});
+      sampled_rows(route, exchange, value_named<Way>("way", spec.text("way")));
+  push_json(L, {rows.received, rows.moved, rows.nic, rows.nvlink,
+                dispatch::logical_rows(route, exchange)});
   return 1;
 }
 

@@ -183,6 +183,34 @@ int context_number(lua_State* L) {
   return 1;
 }
 
+int context_devices(lua_State* L) {
+  lua_pushnumber(L, static_cast<double>(check_call(L, kContextType).policy->devices));
+  return 1;
+}
+int context_nodes(lua_State* L) {
+  const GatePolicy& policy = *check_call(L, kContextType).policy;
+  lua_pushnumber(L, std::ceil(static_cast<double>(policy.devices) /
+                              static_cast<double>(policy.devices_per_node)));
+  return 1;
+}
+
+// The device of an expert, from 0.
+int64_t device_of_expert(lua_State* L, const GateCall& call) {
+  const int64_t e = check_index(L, 2, call.in->experts, "expert");
+  return e * call.policy->devices / call.in->experts;
+}
+int device_of(lua_State* L) {
+  const GateCall& call = check_call(L, kContextType);
+  lua_pushnumber(L, static_cast<double>(device_of_expert(L, call) + 1));
+  return 1;
+}
+int node_of(lua_State* L) {
+  const GateCall& call = check_call(L, kContextType);
+  const int64_t node = device_of_expert(L, call) / call.policy->devices_per_node;
+  lua_pushnumber(L, static_cast<double>(node + 1));
+  return 1;
+}
+
 int context_first_token(lua_State* L) {
   const GateInput& in = *check_call(L, kContextType).in;
   if (in.reads_source != nullptr) *in.reads_source = true;
@@ -244,8 +272,9 @@ uint64_t call_stream(const Host& host, const GateInput& in) {
 
 }  // namespace
 
-GateViews::GateViews(lua_State* L, const GateInput& in, RoutingBuilder& out)
-    : call_(std::make_shared<GateCall>(&in, &out)) {
+GateViews::GateViews(lua_State* L, const GateInput& in, RoutingBuilder& out,
+                     const GatePolicy& policy)
+    : call_(std::make_shared<GateCall>(&in, &out, &policy)) {
   push_userdata<CallHandle>(L, kContextType, call_);
   lua_createtable(L, 0, 2);
   push_userdata<CallHandle>(L, kIdsType, call_);
@@ -268,9 +297,16 @@ void open_gate(lua_State* L) {
        context_number<&GateInput::layer, 1>},
       {"first_token", "integer",
        "number of token 1 of this call among the tokens of all ranks, from 1", context_first_token},
+      {"devices", "integer", "devices that together hold all experts", context_devices},
+      {"nodes", "integer", "nodes of these devices", context_nodes},
       {"ids", "moe.TokenIds", "numbers of the tokens in the vocabulary", context_ids},
       {"rng", "moe.Rng", "random numbers that depend only on --seed, step, layer and first_token",
        context_rng},
+      {"device_of", "(expert: integer): integer",
+       "the device that holds the expert, from 1; where a placement moves experts, that before the "
+       "first step",
+       method<device_of>},
+      {"node_of", "(expert: integer): integer", "the node of this device, from 1", method<node_of>},
       {"left", "(expert: integer): integer", "free slots of the expert", method<left>},
       {"take", "(token: integer, expert: integer): boolean",
        "makes the token choose the expert; returns false if no slot is free, which drops the "

@@ -14,6 +14,7 @@
 #include "engine/analysis/step_summary.h"
 #include "engine/analysis/weight_gradients.h"
 #include "engine/base/limits.h"
+#include "engine/cost/dispatch_cost.h"
 #include "engine/graph/text.h"
 #include "engine/profile/predict.h"
 #include "engine/routing/executed_routing.h"
@@ -287,6 +288,36 @@ json memory_json(const Plan& program) {
           {"peak_parts", std::move(parts)},    {"holders", peak.holders}};
 }
 
+/// The dispatcher of a plan with its first exchange of each way, or null. Bytes are per node.
+json dispatcher_json(const Plan& plan) {
+  const Dispatcher* const dispatcher = plan.spec.dispatcher.get();
+  if (dispatcher == nullptr) return nullptr;
+  const double sms = static_cast<double>(dispatcher->route.sms);
+  json made = {
+      {"name", dispatcher->route.name},
+      {"sms", sms},
+      {"slower",
+       dispatcher->gpu_sms > sms ? dispatcher->gpu_sms / (dispatcher->gpu_sms - sms) : 1.0},
+      {"host_sync", dispatcher->route.host_sync}};
+  for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (plan.graph.removed(id) || !Dispatcher::runs(plan.graph, plan.graph.op(id))) continue;
+    const char* const way = name_of(Dispatcher::way(plan.graph.op(id)));
+    if (made.contains(way)) continue;
+    const DispatchUse use = dispatcher->use(plan.graph, id, plan.spec.work);
+    made[way] = {{"op", plan.graph.op(id).name},
+                 {"us", static_cast<double>(plan.spec.cost->op_ns(plan.graph, id)) / 1e3},
+                 {"start_us", use.parts.start},
+                 {"nic_us", use.parts.nic},
+                 {"nvlink_us", use.parts.nvlink},
+                 {"sm_us", use.parts.sm},
+                 {"logical_bytes", use.logical_bytes},
+                 {"nic_bytes", use.nic_bytes},
+                 {"nvlink_bytes", use.nvlink_bytes}};
+  }
+  return made;
+}
+
 json info_json(const Host&, const PlanHandle& handle) {
   const Plan& plan = *handle.plan;
   const auto [full, rank] = plan.fullest();
@@ -313,6 +344,8 @@ json info_json(const Host&, const PlanHandle& handle) {
               {"speed_spread", handle.rehearsal ? handle.rehearsal->in_step().speed_spread : 0.0},
               {"num_profiled", handle.profile ? handle.profile->num_measured() : 0},
               {"num_disturbed", handle.profile ? handle.profile->num_disturbed() : 0}};
+  if (plan.spec.dispatcher && plan.spec.cost->has_times())
+    all["dispatcher"] = dispatcher_json(plan);
   all.update(memory_json(*full));
   for (const auto& program : plan.programs) {
     all["peak_bytes_by_rank"].push_back(program->memory.peak_bytes());

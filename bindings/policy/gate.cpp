@@ -56,7 +56,7 @@ class RankGate {
     step_ = in.step;
     layer_ = in.layer;
     route_->push(L);
-    const GateViews views(L, in, out);
+    const GateViews views(L, in, out, *policy_);
     options_->push(L);
     Failure failure;
     deadline_.arm(host_.options().policy_deadline_s);
@@ -146,10 +146,12 @@ int64_t bounded_capacity(lua_State* L, int index, const std::string& name, int64
 }  // namespace
 
 std::shared_ptr<const GatePolicy> gate_policy_of(lua_State* L, int index, const Fields& gate,
-                                                 const ModelSpec& model) {
+                                                 const ModelSpec& model, const PlanSpec& plan) {
   auto policy = std::make_shared<GatePolicy>();
   policy->name = gate.text("name");
   policy->options = gate.has("options") ? gate.at("options").value() : nlohmann::json::object();
+  policy->devices = model.ep > 0 ? model.ep : plan.num_ranks;
+  policy->devices_per_node = std::min(policy->devices, plan.cluster.devices_per_node);
   GateSpec& spec = policy->spec;
   // The hash of the code keeps measured times of two gates with the same name apart.
   spec.name = fmt::format("{}@{:08x}", policy->name, Host::of(L).code_hash() >> 32);

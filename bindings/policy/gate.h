@@ -14,10 +14,11 @@
 
 namespace moe::lua {
 
-/// Makes a gate policy of the gate instance at `index`, whose values are `gate`; calls bound() for
-/// the capacity. Throws UserError naming the gate unless bound() returns a whole number above 0.
+/// Makes a gate policy of the gate instance at `index`, whose values are `gate`, for the ranks and
+/// the cluster of `spec`; calls bound() for the capacity. Throws UserError naming the gate unless
+/// bound() returns a whole number above 0.
 std::shared_ptr<const GatePolicy> gate_policy_of(lua_State* L, int index, const Fields& gate,
-                                                 const ModelSpec& model);
+                                                 const ModelSpec& model, const PlanSpec& spec);
 
 /// Returns the function Policies::gate of a run. An error in a call is a UserError that names gate,
 /// rank, step, layer and the recipe's line; a call that passes its deadline ends the process with
@@ -29,11 +30,12 @@ RankGates rank_gates(const Host& host, std::shared_ptr<const GatePolicy> policy)
 struct GateCall {
   const GateInput* in;  // null after the call has ended
   RoutingBuilder* out;
+  const GatePolicy* policy;
 };
 /// Pushes the arguments ctx and s of a call; their use after the call is an error.
 class GateViews {
  public:
-  GateViews(lua_State* L, const GateInput& in, RoutingBuilder& out);
+  GateViews(lua_State* L, const GateInput& in, RoutingBuilder& out, const GatePolicy& policy);
   ~GateViews() { call_->in = nullptr; }
   GateViews(const GateViews&) = delete;
   GateViews& operator=(const GateViews&) = delete;

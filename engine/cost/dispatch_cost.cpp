@@ -14,8 +14,26 @@ using dispatch::TokenRows;
 using dispatch::Way;
 
 bool Dispatcher::runs(const Graph& graph, const Op& op) {
-  return graph.def(op).collective == Collective::kAllToAll && op.rows.irregular &&
-         op.rows.to != RowUse::To::kNowhere && op.rows.round.of == 1;
+  return graph.def(op).payload == Payload::kRows && op.rows.irregular && op.rows.round.of == 1 &&
+         !rides(graph, op);
+}
+
+bool Dispatcher::rides(const Graph& graph, const Op& op) {
+  return graph.def(op).payload == Payload::kRows && graph.tensor(op.inputs[0]).shape.back() == 1;
+}
+
+void Dispatcher::expect() {
+  const dispatch::Choices drawn = dispatch::sampled_choices(exchange);
+  logical_rows = dispatch::logical_rows(route, exchange);
+  for (const Way way : {Way::kDispatch, Way::kCombine}) {
+    const auto i = static_cast<size_t>(way);
+    expected[i] = sampled_rows(route, exchange, way);
+    if (!by_links) continue;
+    for (const std::vector<int64_t>& rows : hop_rows(route, exchange, drawn, way)) {
+      std::vector<double>& of_hop = hops[i].emplace_back(rows.begin(), rows.end());
+      for (double& share : of_hop) share /= static_cast<double>(drawn.first[1]);
+    }
+  }
 }
 
 std::vector<int32_t> Dispatcher::choices_with(std::span<const int64_t> counts, int64_t tokens,
@@ -50,24 +68,67 @@ Bytes Dispatcher::sent(const Graph& graph, OpId op, const WorkContext& work) con
                       static_cast<double>(route.row_bytes(to)));
 }
 
+dispatch::Call Dispatcher::call_of(const Op& op, double tokens) const {
+  dispatch::Call made = call;
+  made.tokens = tokens;
+  made.row_bytes = static_cast<double>(route.row_bytes(way(op)));
+  return made;
+}
+
+DispatchUse Dispatcher::use(const Graph& graph, OpId id, const WorkContext& work) const {
+  const Op& op = graph.op(id);
+  const auto to = static_cast<size_t>(way(op));
+  const TokenRows& rows = expected[to];
+  const dispatch::Call of_rank = call_of(op, tokens(graph, id, work));
+  const double of_node =
+      static_cast<double>(exchange.ranks_per_node) * of_rank.tokens * of_rank.row_bytes;
+  return {.parts = by_links ? dispatch::Parts{} : parts_us(laws[to], rows, of_rank),
+          .logical_bytes = of_node * logical_rows,
+          .nic_bytes = of_node * rows.nic,
+          .nvlink_bytes = of_node * rows.nvlink};
+}
+
 Nanoseconds DispatchCost::time(const Op& op, const TokenRows& rows, double tokens) const {
-  const Way way = Dispatcher::way(op);
-  dispatch::Call call = dispatcher_->call;
-  call.tokens = tokens;
-  call.row_bytes = static_cast<double>(dispatcher_->route.row_bytes(way));
-  return checked_ns(1e3 * time_us(dispatcher_->laws[static_cast<size_t>(way)], rows, call),
+  const dispatch::Law& law = dispatcher_->laws[static_cast<size_t>(Dispatcher::way(op))];
+  return checked_ns(1e3 * time_us(law, rows, dispatcher_->call_of(op, tokens)),
                     [&] { return fmt::format("op '{}'", op.name); });
+}
+
+/// The hops of an exchange, one after the other, as all-to-alls of all groups.
+Nanoseconds DispatchCost::links_ns(const Graph& graph, OpId id) const {
+  const Op& op = graph.op(id);
+  const auto way = static_cast<size_t>(Dispatcher::way(op));
+  const Group group = group_of(graph, op);
+  const auto ranks = static_cast<size_t>(graph.num_ranks);
+  const double bytes =
+      tokens_of(graph, id) * static_cast<double>(dispatcher_->route.row_bytes(Dispatcher::way(op)));
+  std::vector<std::vector<double>> steps;
+  for (const std::vector<double>& rows : dispatcher_->hops[way]) {
+    std::vector<double>& step = steps.emplace_back(ranks * ranks);
+    for (size_t from = 0; from < ranks; ++from) {
+      const auto rank = static_cast<int64_t>(from);
+      for (int64_t place = 0; place < group.size; ++place) {
+        const auto pair = static_cast<size_t>(group.place(rank) * group.size + place);
+        step[from * ranks + static_cast<size_t>(group.member(rank, place))] = bytes * rows[pair];
+      }
+    }
+  }
+  return below_->routed_ns(graph, id, {.work = work_, .steps = &steps});
 }
 
 Nanoseconds DispatchCost::op_ns(const Graph& graph, OpId id) const {
   const Op& op = graph.op(id);
+  if (is_free(graph, id)) return 0;
   if (!Dispatcher::runs(graph, op)) return below_->op_ns(graph, id);
+  if (dispatcher_->by_links) return links_ns(graph, id);
   return time(op, dispatcher_->expected[static_cast<size_t>(Dispatcher::way(op))],
               tokens_of(graph, id));
 }
 
 Nanoseconds DispatchCost::routed_ns(const Graph& graph, OpId id, const RoutedWork& routed) const {
   const Op& op = graph.op(id);
+  if (is_free(graph, id)) return 0;
+  if (Dispatcher::runs(graph, op) && dispatcher_->by_links) return links_ns(graph, id);
   if (!Dispatcher::runs(graph, op) || routed.bytes == nullptr) {
     return below_->routed_ns(graph, id, routed);
   }
@@ -104,13 +165,13 @@ Nanoseconds DispatchCost::routed_ns(const Graph& graph, OpId id, const RoutedWor
 }
 
 std::optional<NetworkOp> DispatchCost::transfer(const Graph& graph, OpId op) const {
-  return below_->transfer(graph, op);
+  return is_free(graph, op) ? std::nullopt : below_->transfer(graph, op);
 }
 
 CoreSharing DispatchCost::sharing(const Graph& graph, OpId id) const {
   const Op& op = graph.op(id);
   CoreSharing sharing = below_->sharing(graph, id);
-  if (!Dispatcher::runs(graph, op)) return sharing;
+  if (!Dispatcher::runs(graph, op) || dispatcher_->by_links) return sharing;
   const auto taken = static_cast<double>(dispatcher_->route.sms);
   const TokenRows& rows = dispatcher_->expected[static_cast<size_t>(Dispatcher::way(op))];
   const double copied = rows.moved * tokens_of(graph, id) *
@@ -125,13 +186,15 @@ CoreSharing DispatchCost::sharing(const Graph& graph, OpId id) const {
 }
 
 TimeSource DispatchCost::time_source(const Graph& graph, OpId op) const {
-  return Dispatcher::runs(graph, graph.op(op)) ? TimeSource::kModel
-                                               : below_->time_source(graph, op);
+  return Dispatcher::runs(graph, graph.op(op)) || is_free(graph, op)
+             ? TimeSource::kModel
+             : below_->time_source(graph, op);
 }
 
 std::string DispatchCost::describe() const {
-  return fmt::format("{}, exchanges of rows by the dispatcher {} with its fitted law",
-                     below_->describe(), dispatcher_->route.name);
+  return fmt::format("{}, exchanges of rows by the dispatcher {} {}", below_->describe(),
+                     dispatcher_->route.name,
+                     dispatcher_->by_links ? "hop by hop" : "with its fitted law");
 }
 
 }  // namespace moe

@@ -55,28 +55,47 @@ Choices sampled_choices(const Exchange& x, int64_t tokens, uint64_t seed) {
   return choices;
 }
 
+Choices sampled_choices(const Exchange& x) {
+  return sampled_choices(x, (kSampled + x.ranks - 1) / x.ranks, kSeed);
+}
+
 TokenRows sampled_rows(const Route& route, const Exchange& x, Way way) {
-  const Choices choices = sampled_choices(x, (kSampled + x.ranks - 1) / x.ranks, kSeed);
-  return rows_per_token(route, x, choices, way, false);
+  return rows_per_token(route, x, sampled_choices(x), way, false);
 }
 
 TokenRows fullest_rows(const Route& route, const Exchange& x, const Choices& choices, Way way) {
   return rows_per_token(route, x, choices, way, true);
 }
 
-double time_us(const Law& law, const TokenRows& rows, const Call& call) {
+double logical_rows(const Route& route, const Exchange& x) {
+  const Choices choices = sampled_choices(x);
+  const ExpertRows rows = expert_rows(x, choices);
+  const Dedup by = route.there.front().dedup;
+  const int64_t sent = by == Dedup::kChoice ? rows.choices
+                       : by == Dedup::kRank ? rows.rank_rows
+                                            : rows.node_rows;
+  return static_cast<double>(sent) / static_cast<double>(choices.tokens());
+}
+
+Parts parts_us(const Law& law, const TokenRows& rows, const Call& call) {
   const double us_per_row = 1e6 * call.tokens * call.row_bytes;
-  const double nic = us_per_row * rows.nic / (law.nic_efficiency * call.nic_bytes_per_s);
-  const double nvlink =
-      us_per_row * rows.nvlink / (law.nvlink_efficiency * call.nvlink_bytes_per_s);
-  const double sm = (call.tokens * (law.token_us + rows.received * law.row_us) +
-                     us_per_row * (rows.moved + law.token_rows) / law.sm_bytes_per_s) /
-                    std::pow(std::max(1.0, call.sms), law.sm_power);
-  const double most = std::max({nic, nvlink, sm}), p = law.sharpness;
+  return {.start = law.latency_us + law.latency_us_per_log2_nodes * std::log2(call.nodes) +
+                   law.expert_us * call.experts,
+          .nic = us_per_row * rows.nic / (law.nic_efficiency * call.nic_bytes_per_s),
+          .nvlink = us_per_row * rows.nvlink / (law.nvlink_efficiency * call.nvlink_bytes_per_s),
+          .sm = (call.tokens * (law.token_us + rows.received * law.row_us) +
+                 us_per_row * (rows.moved + law.token_rows) / law.sm_bytes_per_s) /
+                std::pow(std::max(1.0, call.sms), law.sm_power)};
+}
+
+double time_us(const Law& law, const TokenRows& rows, const Call& call) {
+  const Parts parts = parts_us(law, rows, call);
+  const double most = std::max({parts.nic, parts.nvlink, parts.sm}), p = law.sharpness;
   double sum = 0;
-  for (const double part : {nic, nvlink, sm}) sum += most > 0 ? std::pow(part / most, p) : 0;
-  return law.latency_us + law.latency_us_per_log2_nodes * std::log2(call.nodes) +
-         law.expert_us * call.experts + most * std::pow(sum, 1 / p);
+  for (const double part : {parts.nic, parts.nvlink, parts.sm}) {
+    sum += most > 0 ? std::pow(part / most, p) : 0;
+  }
+  return parts.start + most * std::pow(sum, 1 / p);
 }
 
 }  // namespace moe::dispatch

@@ -15,6 +15,9 @@ namespace moe::dispatch {
 struct TokenRows {
   double received = 0, moved = 0, nic = 0, nvlink = 0;
 };
+/// What published bandwidths count per token of a rank, whether it leaves its node or not: what the
+/// first hop there sends, rows of nodes, rows of ranks or choices.
+double logical_rows(const Route& route, const Exchange& exchange);
 
 /// One call of a rank; rates: bytes per second of its NIC and of its NVLink port, one way.
 struct Call {
@@ -24,12 +27,20 @@ struct Call {
 
 /// Choices of `tokens` tokens on each rank, drawn from a seed: uniform, or of the best groups.
 Choices sampled_choices(const Exchange& exchange, int64_t tokens, uint64_t seed);
-/// The mean rank's rows where tokens choose so; 8,192 tokens, the same every time, stand for all.
+/// 8,192 tokens, the same every time, that stand for all.
+Choices sampled_choices(const Exchange& exchange);
+/// The mean rank's rows where tokens choose so.
 TokenRows sampled_rows(const Route& route, const Exchange& exchange, Way way);
 /// The rows of the fullest link for these choices, per token of the mean rank.
 TokenRows fullest_rows(const Route& route, const Exchange& exchange, const Choices& choices,
                        Way way);
 
+/// The parts of a call's time in microseconds: before any row, of the fullest NIC and NVLink port,
+/// and of the SMs that copy rows.
+struct Parts {
+  double start = 0, nic = 0, nvlink = 0, sm = 0;
+};
+Parts parts_us(const Law& law, const TokenRows& rows, const Call& call);
 double time_us(const Law& law, const TokenRows& rows, const Call& call);
 
 }  // namespace moe::dispatch

@@ -84,6 +84,11 @@ void check_capacity(const Route& route, const Exchange& x, const Choices& choice
 
 }  // namespace
 
+bool Route::shares() const {
+  return adds() || std::any_of(there.begin(), there.end(),
+                               [](const Hop& hop) { return hop.dedup != Dedup::kChoice; });
+}
+
 void check(const Exchange& x, Wire dispatch, Wire combine) {
   if (x.ranks % x.ranks_per_node != 0) {
     throw user_error("ranks: {} is not a multiple of ranks_per_node = {}", x.ranks,

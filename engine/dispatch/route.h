@@ -117,6 +117,10 @@ struct Route {
   bool host_sync = false;
   std::string times_of;
 
+  /// Whether rows are added on the way back.
+  bool adds() const { return to_all || reduce != Reduce::kNone; }
+  /// Whether a row may stand for several choices of a token.
+  bool shares() const;
   Wire wire(Way way) const { return way == Way::kDispatch ? dispatch : combine; }
   int64_t row_bytes(Way way) const {
     return way == Way::kDispatch ? dispatch_bytes : combine_bytes;

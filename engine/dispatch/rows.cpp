@@ -1,21 +1,17 @@
 #include "engine/dispatch/rows.h"
 
 #include <algorithm>
-#include <tuple>
 
 namespace moe::dispatch {
 namespace {
 
 constexpr int64_t kPadding = 128;
 
-// A slot on its hop; those that are equal up to the key are one row.
+// A slot on its hop; those of one key are one row.
 struct Move {
-  int64_t from, to, target;
+  uint64_t key;
   int32_t slot;
-
-  std::tuple<int64_t, int64_t, int64_t, int32_t> key(Dedup dedup) const {
-    return {from, to, dedup == Dedup::kNode ? 0 : target, dedup == Dedup::kChoice ? slot : 0};
-  }
+  int64_t from, to;
 };
 
 int64_t& at(std::vector<int64_t>& list, int64_t i) {
@@ -90,35 +86,45 @@ void Walk::items(int64_t source, const std::function<void(const Item&)>& f) cons
   }
 }
 
-void Walk::rows(Way way, int64_t hop, const std::function<void(const Row&)>& f) const {
+std::pair<int64_t, int64_t> Walk::ends(Way way, int64_t hop, int64_t source, int64_t target) const {
   const std::vector<Hop>& hops = hops_of(way);
   // Without hops of its own the way back goes the way there in reverse.
   const bool reversed = way == Way::kCombine && route_.back.empty();
   const int64_t steps = reversed ? static_cast<int64_t>(hops.size()) - hop - 1 : hop;
   const Way as = reversed ? Way::kDispatch : way;
-  const Hop& last = hops[static_cast<size_t>(steps)];
-  const Dedup by = dedup(way, last);
+  int64_t at = as == Way::kDispatch ? source : target;
+  for (int64_t h = 0; h < steps; ++h) {
+    at = next(hops[static_cast<size_t>(h)], h, at, source, target, as);
+  }
+  const int64_t to = next(hops[static_cast<size_t>(steps)], steps, at, source, target, as);
+  return reversed ? std::pair(to, at) : std::pair(at, to);
+}
+
+void Walk::rows(Way way, int64_t hop, const std::function<void(const Row&)>& f) const {
+  const std::vector<Hop>& hops = hops_of(way);
+  const bool reversed = way == Way::kCombine && route_.back.empty();
+  const Dedup by = dedup(
+      way, hops[reversed ? hops.size() - static_cast<size_t>(hop) - 1 : static_cast<size_t>(hop)]);
+  const auto ranks = static_cast<uint64_t>(exchange_.ranks), most = static_cast<uint64_t>(slots());
   std::vector<Move> moves;
   std::vector<int32_t> served;
   for (int64_t source = 0; source < exchange_.ranks; ++source) {
     items(source, [&](const Item& item) {
       moves.clear();
       for (size_t i = 0; i < item.slots.size(); ++i) {
-        const int64_t target = item.targets[i];
-        int64_t at = as == Way::kDispatch ? source : target;
-        for (int64_t h = 0; h < steps; ++h) {
-          at = next(hops[static_cast<size_t>(h)], h, at, source, target, as);
-        }
-        int64_t to = next(last, steps, at, source, target, as);
-        if (reversed) std::swap(at, to);
-        moves.push_back({at, to, target, item.slots[i]});
+        const auto [from, to] = ends(way, hop, source, item.targets[i]);
+        // Up to 65,536 ranks and 1,024 choices, so that it fits.
+        uint64_t key = static_cast<uint64_t>(from) * ranks + static_cast<uint64_t>(to);
+        if (by != Dedup::kNode) key = key * ranks + static_cast<uint64_t>(item.targets[i]);
+        if (by == Dedup::kChoice) key = key * most + static_cast<uint64_t>(item.slots[i]);
+        moves.push_back({key, item.slots[i], from, to});
       }
-      std::sort(moves.begin(), moves.end(), [&](const Move& a, const Move& b) {
-        return std::tuple(a.key(by), a.slot) < std::tuple(b.key(by), b.slot);
+      std::sort(moves.begin(), moves.end(), [](const Move& a, const Move& b) {
+        return a.key != b.key ? a.key < b.key : a.slot < b.slot;
       });
       for (size_t i = 0, end; i < moves.size(); i = end) {
         served.clear();
-        for (end = i; end < moves.size() && moves[end].key(by) == moves[i].key(by); ++end) {
+        for (end = i; end < moves.size() && moves[end].key == moves[i].key; ++end) {
           served.push_back(moves[end].slot);
         }
         f({moves[i].from, moves[i].to, source, item.token, served});
@@ -154,6 +160,31 @@ LinkRows rows_on(const Route& route, const Exchange& x, const Choices& choices, 
     });
   }
   return on;
+}
+
+std::vector<std::vector<int64_t>> hop_rows(const Route& route, const Exchange& x,
+                                           const Choices& choices, Way way) {
+  const Walk walk(route, x, choices);
+  std::vector<std::vector<int64_t>> hops;
+  for (int64_t hop = 0; hop < walk.hops(way); ++hop) {
+    auto& rows = hops.emplace_back(static_cast<size_t>(x.ranks * x.ranks));
+    walk.rows(way, hop, [&](const Row& row) { ++at(rows, row.from * x.ranks + row.to); });
+  }
+  return hops;
+}
+
+std::vector<int64_t> hop_rows(const Route& route, const Exchange& x,
+                              const std::vector<int64_t>& counts, Way way, int64_t hop) {
+  const Choices none;
+  const Walk walk(route, x, none);
+  std::vector<int64_t> rows(counts.size());
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] == 0) continue;
+    const auto pair = static_cast<int64_t>(i);
+    const auto [from, to] = walk.ends(way, hop, pair / x.ranks, pair % x.ranks);
+    at(rows, from * x.ranks + to) += counts[i];
+  }
+  return rows;
 }
 
 PortRows ports_of(const std::vector<int64_t>& matrix, int64_t ranks) {

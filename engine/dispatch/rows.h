@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <utility>
 
 #include "engine/dispatch/route.h"
 
@@ -37,6 +38,8 @@ class Walk {
   bool is_ring() const { return route_.there.front().forward == Forward::kRing; }
   /// Calls f for each row of a hop, those that stay on their rank among them.
   void rows(Way way, int64_t hop, const std::function<void(const Row&)>& f) const;
+  /// From and to which rank a hop takes a row between a source and a target.
+  std::pair<int64_t, int64_t> ends(Way way, int64_t hop, int64_t source, int64_t target) const;
   /// The hop inside nodes: the one of kLocal, or the one that reaches or leaves the experts.
   int64_t inner_hop(Way way) const;
 
@@ -61,6 +64,14 @@ struct LinkRows {
   int64_t local = 0, delivered = 0, moved = 0;
 };
 LinkRows rows_on(const Route& route, const Exchange& exchange, const Choices& choices, Way way);
+
+/// Rows of each hop of one way from rank to rank, [hops][ranks, ranks], with those that stay.
+std::vector<std::vector<int64_t>> hop_rows(const Route& route, const Exchange& exchange,
+                                           const Choices& choices, Way way);
+/// The rows of one hop of a route on which each choice is a row, whose choices need not be known one
+/// by one. counts: of the choices of each source for each target, [ranks, ranks].
+std::vector<int64_t> hop_rows(const Route& route, const Exchange& exchange,
+                              const std::vector<int64_t>& counts, Way way, int64_t hop);
 
 /// What leaves and enters each rank, [ranks], the sum, and the largest of both over the ranks.
 struct PortRows {

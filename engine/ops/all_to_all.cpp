@@ -6,6 +6,9 @@
 namespace moe::ops {
 namespace {
 
+// Where a dispatcher moves the rows (passes/exchange/dispatched.cpp).
+constexpr size_t kChoiceSlot = 6, kWeight = 7, kResults = 8;
+
 bool to_expert(const Op& op) {
   if (op.rows.to == RowUse::To::kNowhere) {
     throw user_error("op '{}' (all_to_all): attribute 'to' is missing, allowed: expert, source",
@@ -77,7 +80,7 @@ std::vector<TensorSpec> infer_placed(const Graph& g, const Op& op) {
   return {{out, arg(g, op, 0).dtype, op.rows.stored}};
 }
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_rows(const Graph& g, const Op& op) {
   if (op.rows.round.of > 1 && !op.rows.irregular) return infer_round(g, op);
   if (op.attrs.contains("residents")) return infer_placed(g, op);
   const int64_t ranks = group_of(g, op).size;
@@ -116,6 +119,22 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{out, dtype, op.rows.stored}};
 }
 
+std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  std::vector<TensorSpec> specs = infer_rows(g, op);
+  expect_index(g, op, kChoiceSlot, {kAny, kAny});
+  if (has(op, kWeight)) expect_shape(g, op, kWeight, shape(g, op, kChoiceSlot));
+  if (attr_int(op, "dots") == 0) return specs;
+  if (!has(op, kWeight) || !has(op, kResults)) {
+    throw user_error(
+        "op '{}' (all_to_all): attribute 'dots' needs inputs {} (weight) and {} "
+        "(results)",
+        op.name, kWeight, kResults);
+  }
+  expect_shape(g, op, kResults, specs[0].shape);
+  specs.push_back({shape(g, op, kChoiceSlot), arg(g, op, kWeight).dtype});
+  return specs;
+}
+
 /// Bytes that this rank sends, including those to itself; cost models divide by group members.
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
   const auto bytes = static_cast<double>(g.bytes(op.inputs[0]));
@@ -126,8 +145,8 @@ Work work(const Graph& g, const Op& op, const WorkContext& context) {
 /// Padded slots are cut along the capacity; counted rows (irregular) at the gate's row ends.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   if (op.rows.irregular) {
-    return {{{kRows, kRowEnds, kRowEnds, kWhole, kWhole, kWhole}, {kRows}},
-            {{kWhole, kRowEnds, kRowEnds, kWhole, kWhole, kWhole}, {kRows}}};
+    return {{{kRows, kRowEnds, kRowEnds, kWhole, kWhole, kWhole, 0, 0, kWhole}, {kRows}},
+            {{kWhole, kRowEnds, kRowEnds, kWhole, kWhole, kWhole, 0, 0, kWhole}, {kRows}}};
   }
   const int in = static_cast<int>(shape(g, op, 0).size()) - 2;
   const int out = to_expert(op) || op.rows.sources > 0 ? 2 : 1;
@@ -160,8 +179,17 @@ void gradient(GradContext& c, OpId) {
   }
   Attrs attrs = attrs_of(rows);
   attrs.insert(op.attrs.begin(), op.attrs.end());
+  const TensorId weight = input_or_none(op, kWeight);
+  const bool dots = weight.valid() && c.needs(weight);
+  if (has(op, kChoiceSlot)) {
+    inputs.resize(kResults + 1);
+    inputs[kChoiceSlot] = op.inputs[kChoiceSlot], inputs[kWeight] = weight;
+    if (dots) inputs[kResults] = op.inputs[0];
+    attrs["dots"] = int64_t{dots};
+  }
   const OpId dx = c.emit("all_to_all", "dx", inputs, attrs);
   c.add(op.inputs[0], c.graph().out(dx));
+  if (dots) c.add(weight, c.graph().out(dx, 1));
 }
 
 std::vector<TensorSpec> infer_counts(const Graph& g, const Op& op) {
@@ -187,7 +215,8 @@ const OpDef kAllToAll = {
     .name = "all_to_all",
     .doc =
         "sends slots to the ranks of their experts, or back; attrs to, irregular (send only rows "
-        "in use), group, stride, sources, round, rounds, stored",
+        "in use), group, stride, sources, round, rounds, stored; with weight, experts' ranks "
+        "multiply rows by it, and with attr dots return their products with results",
     .lane = LaneKind::kComm,
     .collective = Collective::kAllToAll,
     .payload = Payload::kRows,
@@ -196,8 +225,11 @@ const OpDef kAllToAll = {
                optional("recv_counts", Role::kRecvCounts),
                optional("begin", Role::kBegin),
                optional("recv_begin", Role::kRecvBegin),
-               optional("placement", Role::kPlacement)},
-    .outputs = {{"recv"}},
+               optional("placement", Role::kPlacement),
+               optional("choice_slot", Role::kChoiceSlot),
+               optional("weight", Role::kWeight),
+               optional("results")},
+    .outputs = {{"recv"}, with("dots", "dweight", Role::kWeight)},
     .infer = infer,
     .work = work,
     .gradient = gradient,

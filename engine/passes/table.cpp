@@ -23,8 +23,8 @@ using GraphPass = Graph(Graph graph, const PassContext& context);
 using SchedulePass = Schedule(const Graph& graph, Schedule schedule, const PassContext& context);
 // clang-format off
 #define MOE_GRAPH_PASSES(X) \
-  X(capacity_pipeline) X(clip_gradients) X(fastermoe_pipeline) X(hierarchical_a2a) \
-  X(irregular_a2a) X(lina_inference) X(micro_ops) X(partition) X(pipemoe) X(refetch_copies) \
+  X(capacity_pipeline) X(clip_gradients) X(dispatched) X(fastermoe_pipeline) \
+  X(hierarchical_a2a) X(irregular_a2a) X(lina_inference) X(micro_ops) X(partition) X(pipemoe) X(refetch_copies) \
   X(used_rows) \
   X(weights_at_experts) X(zero)
 #define MOE_SCHEDULE_PASSES(X) \
@@ -248,6 +248,19 @@ const std::vector<PassDef>& other_passes() {
        .options = {},
        .transform = weights_at_experts,
        .needs = {Fact::kCounts, Fact::kRounds, Fact::kParts, Fact::kSteps}},
+      // Last of all on the forward graph, whose exchanges it finds as they will be; the backward
+      // follows from them.
+      {.name = "dispatched",
+       .kind = StageKind::kForward,
+       .doc = "lets the system's dispatcher move rows in place of all-to-alls",
+       .options = {{"dispatcher", std::string(), "its name"},
+                   {"shares", false,
+                    "whether a row stands for several choices, so that experts' "
+                    "ranks apply the weights"},
+                   {"to_all", false, "whether all rows go to all ranks"}},
+       .transform = dispatched,
+       .needs = {Fact::kCounts, Fact::kRounds, Fact::kParts, Fact::kSteps},
+       .runs = [](const StepSpec&) { return false; }},  // make_plan() lists it
       // kBackward: what every plan has, after the system's passes on the forward graph.
       {.name = "pack_rows",
        .kind = StageKind::kBackward,

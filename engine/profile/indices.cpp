@@ -242,6 +242,8 @@ std::vector<int32_t> index_values(const Graph& graph, OpId id, size_t input,
     case Role::kExpert:
     case Role::kChoiceSlot:
     case Role::kSlotChoice: {
+      // An exchange is timed without the dispatcher that reads them.
+      if (graph.def(op).collective != Collective::kNone) return std::vector<int32_t>(n, -1);
       // While a step is cut, ops on packed rows still read maps of all slots.
       std::vector<int32_t> values = map_values(graph, op, role, context);
       values.resize(n, -1);

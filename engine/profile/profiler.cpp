@@ -18,7 +18,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/comm/local/emulated_link.h"
 #include "engine/cost/profile_cache.h"
-#include "engine/exec/cpu/row_exchange.h"
+#include "engine/exec/cpu/activation_exchange.h"
 #include "engine/exec/cpu/slice_exchange.h"
 #include "engine/exec/finite.h"
 #include "engine/exec/results/machine_state.h"
@@ -122,7 +122,7 @@ class CollectiveCalls {
       lay_out_ = [=, this, &graph]() -> std::function<CommTimes()> {
         void* const scratch = operands_.scratch();
         if (rows) {
-          return [this, made = RowExchange<float>(graph, op, memory, scratch)]() mutable {
+          return [this, made = ActivationExchange<float>(graph, op, memory, scratch)]() mutable {
             return made.call(all_, op_.name);
           };
         }

@@ -7,6 +7,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/index.h"
+#include "engine/dispatch/rows.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
 #include "engine/ops/stored_rows.h"
@@ -22,25 +23,6 @@ bool is_irregular(const Graph& graph, OpId op) {
 /// Returns the number of rows in the tensor: the product of all dimensions except the last.
 int64_t rows_of(const Tensor& tensor) {
   return num_elements(tensor.shape) / tensor.shape.back();
-}
-
-struct Hop {
-  int64_t from, to;
-};
-
-/// Returns the hop that a row takes in an all-to-all of `group` on its way from rank `source` to
-/// rank `device`. A hierarchical exchange has one all-to-all per group, from small strides to large
-/// ones. Before this one the row is at the rank whose number modulo the stride is that of `device`,
-/// while the rest of the number is still that of `source`.
-Hop to_expert(const Group& group, int64_t source, int64_t device) {
-  const int64_t at = source - source % group.stride + device % group.stride;
-  return {at, group.member(at, group.place(device))};
-}
-
-/// Returns the hop on the way back, which is that of to_expert() in reverse.
-Hop to_source(const Group& group, int64_t source, int64_t device) {
-  const Hop there = to_expert(group, source, device);
-  return {there.to, there.from};
 }
 
 /// Whether the source at a place sends to the device at a place in this round.
@@ -177,7 +159,8 @@ int32_t RoutedStep::exchange_of(OpId id, size_t layer) {
                 .share = ops::share_of(op) * static_cast<double>(op.rows.round.of),
                 .row_bytes = ops::share_of(op) * static_cast<double>(op.rows.round.of) *
                              static_cast<double>(slots.shape.back() * dtype_bytes(slots.dtype)),
-                .places = std::llround(static_cast<double>(rows_of(slots)) * op.rows.occupancy)};
+                .places = std::llround(static_cast<double>(rows_of(slots)) * op.rows.occupancy),
+                .weights = slots.shape.back() == 1};
   for (const int32_t known : rows_[layer].exchanges) {
     const Exchange& e = exchanges_[index(known)];
     if (e.group == made.group && e.to_expert == made.to_expert && e.round == made.round &&
@@ -367,24 +350,45 @@ void RoutedStep::check_room(size_t layer, size_t rank, int64_t rows) {
   no_room_ = ops::no_room(layers_[layer].block, static_cast<int64_t>(rank), rows, room);
 }
 
-void RoutedStep::fill_matrix(Exchange& exchange) {
-  exchange.matrix.assign(ranks_ * ranks_, 0);
+std::vector<int64_t> RoutedStep::rows_between(const Exchange& exchange) const {
+  using dispatch::Forward;
   const std::vector<int64_t>& sent = rows_[exchange.layer].sent;
-  std::vector<int64_t> out(ranks_), in(ranks_), own(ranks_);
-  for (size_t source = 0; source < ranks_; ++source) {
-    const auto from = static_cast<int64_t>(source);
-    for (int64_t place = 0; place < holders_.size; ++place) {
-      const int64_t device = holders_.member(from, place);
-      const int64_t count = sent[source * ranks_ + index(device)];
-      if (count == 0) continue;
-      if (!meet(exchange.round, holders_, holders_.place(from), place)) continue;
-      const Hop hop = exchange.to_expert ? to_expert(exchange.group, from, device)
-                                         : to_source(exchange.group, from, device);
-      exchange.matrix[index(hop.from) * ranks_ + index(hop.to)] += static_cast<double>(count);
-      out[index(hop.from)] += count;
-      in[index(hop.to)] += count;
-      if (hop.from == hop.to) own[index(hop.from)] += count;
+  const int64_t n = holders_.size;
+  const dispatch::Exchange sizes{.ranks = n, .ranks_per_node = n, .experts = n};
+  // Straight, or where groups are smaller in two steps, inside nodes and between them.
+  dispatch::Route route{.there = {{}}};
+  const bool inside = exchange.group.stride == holders_.stride;
+  if (exchange.group.size < n) {
+    const int64_t node = inside ? exchange.group.size : exchange.group.stride / holders_.stride;
+    route.there.insert(route.there.begin(), {.forward = Forward::kLocal, .group = node});
+  }
+  const bool first = inside == exchange.to_expert || exchange.group.size == n;
+  const auto way = exchange.to_expert ? dispatch::Way::kDispatch : dispatch::Way::kCombine;
+  std::vector<int64_t> between(ranks_ * ranks_), counts(index(n * n));
+  for (size_t r = 0; r < ranks_; ++r) {
+    const auto rank = static_cast<int64_t>(r);
+    if (holders_.place(rank) != 0) continue;
+    const auto pair = [&](int64_t from, int64_t to) {
+      return index(holders_.member(rank, from)) * ranks_ + index(holders_.member(rank, to));
+    };
+    for (int64_t i = 0; i < n * n; ++i) {
+      const bool meets = meet(exchange.round, holders_, i / n, i % n);
+      counts[index(i)] = meets ? sent[pair(i / n, i % n)] : 0;
     }
+    const std::vector<int64_t> rows = hop_rows(route, sizes, counts, way, first ? 0 : 1);
+    for (int64_t i = 0; i < n * n; ++i) between[pair(i / n, i % n)] = rows[index(i)];
+  }
+  return between;
+}
+
+void RoutedStep::fill_matrix(Exchange& exchange) {
+  const std::vector<int64_t> rows_to = rows_between(exchange);
+  exchange.matrix.assign(rows_to.begin(), rows_to.end());
+  std::vector<int64_t> out(ranks_), in(ranks_), own(ranks_);
+  for (size_t i = 0; i < rows_to.size(); ++i) {
+    out[i / ranks_] += rows_to[i];
+    in[i % ranks_] += rows_to[i];
+    if (i / ranks_ == i % ranks_) own[i / ranks_] = rows_to[i];
   }
   for (size_t r = 0; r < ranks_; ++r) check_room(exchange.layer, r, in[r]);
   for (double& entry : exchange.matrix) entry *= exchange.row_bytes;
@@ -403,7 +407,7 @@ void RoutedStep::fill_matrix(Exchange& exchange) {
   for (size_t r = 0; r < ranks_; ++r) {
     exchange.sent[r] = std::llround(exchange.row_bytes * static_cast<double>(out[r] - own[r]));
   }
-  if (!bytes_between_ || exchange.round.of > 1) return;
+  if (!bytes_between_ || exchange.round.of > 1 || exchange.weights) return;
   std::fill(exchange.matrix.begin(), exchange.matrix.end(), 0);
   bytes_between_(exchange.layer, exchange.to_expert, exchange.matrix);
   for (double& entry : exchange.matrix) entry *= exchange.share;

@@ -107,6 +107,7 @@ class RoutedStep {
     double share;      // the op's share of the rows of its round
     double row_bytes;  // bytes per row, times the share
     int64_t places;    // number of slots for rows on a rank
+    bool weights;      // one number per row, which a dispatcher sends in the row
     std::vector<double> matrix;
     std::vector<RoutedWork> routed;  // indexed by group
     std::vector<Bytes> sent;         // bytes to other ranks, indexed by rank
@@ -148,6 +149,8 @@ class RoutedStep {
   /// Sets no_room_ if a rank has no room for its rows in this layer.
   void check_room(size_t layer, size_t rank, int64_t rows);
   void fill_matrix(Exchange& exchange);
+  /// Returns the rows of the exchange from rank to rank, [ranks, ranks], with those that stay.
+  std::vector<int64_t> rows_between(const Exchange& exchange) const;
   void fill_round(RoundRows& rows) const;
   /// Returns the blocks of a device in a round: those of the sources that send to it.
   BlockFills blocks_in(const RoundRows& rows, int64_t device) const;

@@ -17,29 +17,6 @@ bool is_collective(const Graph& graph, OpId op) {
   return graph.def(op).collective != Collective::kNone;
 }
 
-/// Refuses what a dispatcher cannot do in place of all-to-alls.
-void check_dispatched(const Graph& graph, const std::string& name) {
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id)) continue;
-    const Op& op = graph.op(id);
-    if (graph.def(op).moe == MoeOp::kPlace) {
-      throw user_error(
-          "dispatcher '{}': is not possible with a placement of experts, to whose copies rows have "
-          "no route; leave one of the two out",
-          name);
-    }
-    const bool rows =
-        graph.def(op).collective == Collective::kAllToAll && op.rows.to != RowUse::To::kNowhere;
-    if (rows && !Dispatcher::runs(graph, op)) {
-      throw user_error(
-          "dispatcher '{}': op '{}' sends padded slots or goes in rounds; add the pass "
-          "irregular_a2a, and leave out fastermoe_pipeline",
-          name, op.name);
-    }
-  }
-}
-
 }  // namespace
 
 StepReplay::StepReplay(const Plan& plan, const RankPlacements& policies,
@@ -51,7 +28,6 @@ StepReplay::StepReplay(const Plan& plan, const RankPlacements& policies,
       plain_bytes_(plan.graph.num_ops()),
       loaded_(plan.graph.num_ops(), -1) {
   const Graph& graph = plan.graph;
-  if (plan.spec.dispatcher) check_dispatched(graph, plan.spec.dispatcher->route.name);
   if (plan.spec.routing != nullptr) {
     routed_ =
         std::make_unique<RoutedStep>(graph, plan.spec.model->grid(graph.num_ranks).over(Axis::kEp),
@@ -170,21 +146,44 @@ std::vector<int32_t> StepReplay::choices_of(int64_t rank, size_t l) const {
   return choices;
 }
 
+/// Replaces the experts of a rank's choices by the devices to which the placement sends their rows.
+void StepReplay::send_to_devices(std::vector<int32_t>& choices, int64_t source, size_t l) const {
+  std::vector<int64_t> rows(static_cast<size_t>(routed_->layers()[l].experts)), next(rows.size());
+  for (const int32_t e : choices) {
+    if (e >= 0) ++rows[static_cast<size_t>(e)];
+  }
+  std::vector<std::vector<RowRange>> ranges;
+  for (size_t e = 0; e < rows.size(); ++e) {
+    ranges.push_back(share_rows(placements_[l], static_cast<int64_t>(e), source, rows[e]));
+  }
+  for (int32_t& e : choices) {
+    if (e < 0) continue;
+    const int64_t row = next[static_cast<size_t>(e)]++;
+    const auto& of = ranges[static_cast<size_t>(e)];
+    const auto range =
+        std::find_if(of.begin(), of.end(), [&](const RowRange& r) { return row < r.end; });
+    e = static_cast<int32_t>(range->device);
+  }
+}
+
 /// Adds the bytes that the dispatcher moves in a layer from rank to rank, [ranks, ranks].
 void StepReplay::add_bytes(size_t l, bool to_expert, std::vector<double>& bytes) const {
   const Dispatcher& dispatcher = *plan_.spec.dispatcher;
   const Group& group = routed_->holders();
   const auto ranks = static_cast<size_t>(plan_.graph.num_ranks);
   const auto way = to_expert ? dispatch::Way::kDispatch : dispatch::Way::kCombine;
+  dispatch::Exchange sizes = dispatcher.exchange;
+  sizes.experts = sizes.ranks;  // a rank stands for all of its experts
   for (int64_t first = 0; first < plan_.graph.num_ranks; ++first) {
     if (group.place(first) != 0) continue;
     dispatch::Choices choices{{0}, {}};
     for (int64_t place = 0; place < group.size; ++place) {
-      const std::vector<int32_t> own = choices_of(group.member(first, place), l);
+      std::vector<int32_t> own = choices_of(group.member(first, place), l);
+      send_to_devices(own, place, l);
       choices.experts.insert(choices.experts.end(), own.begin(), own.end());
       choices.first.push_back(choices.first.back() + routed_->layers()[l].tokens);
     }
-    const dispatch::LinkRows on = rows_on(dispatcher.route, dispatcher.exchange, choices, way);
+    const dispatch::LinkRows on = rows_on(dispatcher.route, sizes, choices, way);
     for (size_t i = 0; i < on.nic.size(); ++i) {
       const auto from = static_cast<int64_t>(i) / group.size;
       const auto to = static_cast<int64_t>(i) % group.size;

@@ -72,6 +72,7 @@ class StepReplay {
   void take_loads(std::vector<ExpertCounts> kept);
   void add_bytes(size_t layer, bool to_expert, std::vector<double>& bytes) const;
   std::vector<int32_t> choices_of(int64_t rank, size_t layer) const;
+  void send_to_devices(std::vector<int32_t>& choices, int64_t source, size_t layer) const;
   RoutingQuery query_of(int64_t step, size_t layer) const;
   void set_ranks(int32_t num_ranks);
   void cost_loads();

@@ -11,6 +11,7 @@ local comm_tables = require "moe.spec.comm_tables"
 local constants = require "moe.spec.constants"
 local core = require "moe.core"
 local dispatch = require "moe.spec.dispatch"
+local dispatch_log = require "moe.spec.dispatch_log"
 local dispatch_time = require "moe.spec.dispatch_time"
 local eplb = require "moe.formats.eplb"
 local errors = require "moe.base.errors"
@@ -67,6 +68,8 @@ local moe = schema.functions("moe", "name", {
     "the constants with which a paper's recipes simulate, and where each comes from" },
   dispatch = { dispatch.dispatch, dispatch.FIELDS, "moe.DispatchRows",
     "rows and bytes that a dispatcher moves for given choices, by link" },
+  dispatch_log = { dispatch_log.dispatch_log, dispatch_log.FIELDS, "table[]",
+    "laws of dispatchers on the user's machine, from a log of DeepEP's tests; writes them" },
   dispatch_time = { dispatch_time.dispatch_time, dispatch_time.FIELDS, "moe.DispatchTime",
     "the time of one dispatch or combine of a dispatcher on a GPU, measured where tables have it" },
   experiment = { experiment.experiment, experiment.FIELDS, "moe.Experiment",

@@ -44,7 +44,8 @@ void route(LibraryState& lua, GateTrial& trial, const std::string& body) {
   RoutingBuilder builder(trial.maps);
   builder.limit(trial.in.scores);
   lua.run("return function(ctx, s) " + body + " end", 1);
-  const GateViews views(lua.L(), trial.in, builder);
+  const GatePolicy policy{.devices = 4, .devices_per_node = 2};
+  const GateViews views(lua.L(), trial.in, builder, policy);
   call(lua.L(), 2, 0);
 }
 
@@ -72,6 +73,16 @@ std::string gate_error(const std::string& body) {
 }
 
 }  // namespace
+
+TEST_CASE("a gate sees on which device and node an expert is") {
+  LibraryState lua;
+  GateTrial trial(4, 8, 2, 10);  // on 4 devices, 2 per node
+  route(lua, trial,
+        "assert(ctx.devices == 4 and ctx.nodes == 2) "
+        "assert(ctx:device_of(1) == 1 and ctx:device_of(8) == 4) "
+        "assert(ctx:node_of(4) == 1 and ctx:node_of(5) == 2) "
+        "assert(not pcall(ctx.node_of, ctx, 9))");
+}
 
 TEST_CASE("a Lua gate sees the experts that its tokens cannot choose, and cannot take them") {
   LibraryState lua;

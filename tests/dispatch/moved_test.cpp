@@ -57,8 +57,8 @@ TEST_CASE("ranks without tokens forward rows, and places for no choice are sent 
   CHECK(padded.sent[0][1] == 6 * all[0].route.dispatch_bytes);
 }
 
-// Of random numbers: y = sum over k choices of (e mod 3 + 1) x. n roundings of bf16 lie between it
-// and the output: one on the wire and one at the end, and one more where nodes add; float sums of
+// Of random numbers: y = sum over k choices of (e mod 3 + 1) x. n roundings of bf16 are allowed
+// between it and the output: one on the wire and one at the end, and one more where nodes add; sums of
 // k + n terms add (k + n + 2) 2^-24.
 TEST_CASE("sums of random rows are within the roundings on their way") {
   Rng rng(2);
@@ -80,10 +80,10 @@ TEST_CASE("sums of random rows are within the roundings on their way") {
           [&](int64_t rank) {
             Rng own(static_cast<uint64_t>(rank) + 5);
             const int64_t first = choices.first[static_cast<size_t>(rank)];
-            Values in(static_cast<size_t>(3 * x.hidden));
+            Mover<float>::Values in(static_cast<size_t>(3 * x.hidden)), out(in.size());
             for (float& v : in) v = static_cast<float>(own.uniform() - 0.5);
-            Mover mover(one.route, x, choices, world.comm(rank, 0));
-            std::map<std::pair<int64_t, int32_t>, Values> outs;
+            Mover<float> mover(one.route, x, choices, world.comm(rank, 0), "rows");
+            std::map<std::pair<int64_t, int32_t>, Mover<float>::Values> outs;
             const auto factor = [&](int64_t token, int32_t slot) {
               float sum = 0;
               for (int32_t i = 0; i < x.topk; ++i) {
@@ -93,14 +93,19 @@ TEST_CASE("sums of random rows are within the roundings on their way") {
               }
               return sum;
             };
-            mover.dispatch(in, [&](int64_t token, int32_t slot, const float* values) {
-              outs[{token, slot}].assign(values, values + x.hidden);
-            });
-            const Values out = mover.combine([&](int64_t token, int32_t slot, float* values) {
-              for (int64_t h = 0; h < x.hidden; ++h) {
-                values[h] = factor(token, slot) * outs.at({token, slot})[static_cast<size_t>(h)];
-              }
-            });
+            mover.dispatch(
+                [&](int64_t token, int32_t) { return in.data() + (token - first) * x.hidden; },
+                [&](int64_t token, int32_t slot, const float* values) {
+                  outs[{token, slot}].assign(values, values + x.hidden);
+                });
+            mover.combine(
+                [&](int64_t token, int32_t slot, float* values) {
+                  for (int64_t h = 0; h < x.hidden; ++h) {
+                    values[h] =
+                        factor(token, slot) * outs.at({token, slot})[static_cast<size_t>(h)];
+                  }
+                },
+                sums_of<float>(out, first, x.hidden));
             for (size_t i = 0; i < out.size(); ++i) {
               const double y =
                   double{in[i]} * factor(first + static_cast<int64_t>(i) / x.hidden, -1);

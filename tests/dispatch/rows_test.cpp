@@ -55,6 +55,31 @@ TEST_CASE("rows return as they came, except where fewer are added or a ring goes
   });
 }
 
+TEST_CASE(
+    "rows that are choices follow from their counts, and the hops of a route are all its rows") {
+  for_random([](const Exchange& x, const Choices& choices, const Named& one) {
+    std::vector<int64_t> counts(static_cast<size_t>(x.ranks * x.ranks));
+    for (int64_t rank = 0; rank < x.ranks; ++rank) {
+      const auto r = static_cast<size_t>(rank);
+      for (int64_t t = choices.first[r]; t < choices.first[r + 1]; ++t) {
+        for (const int32_t e : choices.of(t, x.topk)) {
+          if (e >= 0) ++counts[static_cast<size_t>(rank * x.ranks + x.rank_of(e))];
+        }
+      }
+    }
+    for (const Way way : {Way::kDispatch, Way::kCombine}) {
+      const std::vector<std::vector<int64_t>> hops = hop_rows(one.route, x, choices, way);
+      int64_t moved = 0;
+      for (size_t hop = 0; hop < hops.size(); ++hop) {
+        for (const int64_t rows : hops[hop]) moved += rows;
+        if (one.route.shares()) continue;
+        CHECK(hop_rows(one.route, x, counts, way, static_cast<int64_t>(hop)) == hops[hop]);
+      }
+      CHECK(moved == rows_on(one.route, x, choices, way).moved);
+    }
+  });
+}
+
 TEST_CASE("rows by rank and node are those of distinct ranks and nodes") {
   for_random([](const Exchange& x, const Choices& choices, const Named& one) {
     const ExpertRows rows = expert_rows(x, choices);

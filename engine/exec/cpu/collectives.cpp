@@ -47,13 +47,16 @@ CollectiveOp<T>::CollectiveOp(const Plan& plan, OpId id, const RankBuffers& buff
                         .receive_offset = {0, 0},
                         .receive_bytes = with_peer(handoff_->received != nullptr ? bytes : 0)};
   } else if (carries(graph, id, Payload::kActivations)) {
-    rows_ = std::make_unique<RowExchange<T>>(graph, id, memory, scratch);
+    activations_ = std::make_unique<ActivationExchange<T>>(graph, id, memory, scratch);
   } else if (is_half(collective)) {
     slices_ = std::make_unique<SliceExchange<T>>(graph, id, memory, scratch, rank);
   } else if (collective == Collective::kExperts) {
     mover_ = std::make_unique<ExpertMover<T>>(graph, id, memory, scratch, rank);
   } else {
     layout_ = std::make_unique<CollectiveLayout<T>>(graph, id, memory, rank);
+    if (input_of(graph, graph.op(id), Role::kChoiceSlot).valid()) {
+      rows_ = std::make_unique<RowExchange<T>>(plan, id, memory);
+    }
   }
 }
 
@@ -74,7 +77,7 @@ CollectiveDone CollectiveOp<T>::call(Communicator& all, int64_t chunk, int64_t n
     const ExpertsMoved moved = mover_->call(all);
     return {moved.times, moved.bytes};
   }
-  if (rows_) return {rows_->call(all, name_), rows_->bytes()};
+  if (activations_) return {activations_->call(all, name_), activations_->bytes()};
   std::string what = name_;
   if (num_chunks > 1) what += fmt::format(" (chunk {} of {})", chunk + 1, num_chunks);
   if (slices_) {
@@ -88,13 +91,21 @@ CollectiveDone CollectiveOp<T>::call(Communicator& all, int64_t chunk, int64_t n
   }
   if (chunk == 0) layout_->read_counts();
   const Pieces& pieces = layout_->pieces(chunk, num_chunks);
-  const CommTimes times = comm.all_to_all(what, layout_->send(), layout_->receive(), pieces);
+  CollectiveDone done;
+  if (rows_) {
+    const auto moved =
+        rows_->call(comm, what, layout_->send(), layout_->receive(), pieces, chunk == 0);
+    done = {moved.times, moved.bytes};
+  } else {
+    done.times = comm.all_to_all(what, layout_->send(), layout_->receive(), pieces);
+    done.bytes = layout_->bytes_to_others(pieces);
+  }
   if (chunk + 1 == num_chunks) {
     for (const UnusedRows& rows : layout_->unused_rows()) {
       std::memset(rows.data, 0, static_cast<size_t>(rows.bytes));
     }
   }
-  return {times, layout_->bytes_to_others(pieces)};
+  return done;
 }
 
 /// Sums the elements of `range` over the ranks. Several tensors are packed into scratch memory; it

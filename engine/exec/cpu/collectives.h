@@ -1,5 +1,6 @@
 // Runs the collective ops of one CPU rank through a Communicator. Which bytes they send is in
-// exec/collective_layout.h, exec/expert_mover.h, slice_exchange.h and row_exchange.h.
+// exec/collective_layout.h, exec/dispatch/row_exchange.h, exec/expert_mover.h, slice_exchange.h and
+// activation_exchange.h.
 #pragma once
 
 #include <memory>
@@ -8,8 +9,9 @@
 #include "engine/comm/communicator.h"
 #include "engine/exec/buffers.h"
 #include "engine/exec/collective_layout.h"
-#include "engine/exec/cpu/row_exchange.h"
+#include "engine/exec/cpu/activation_exchange.h"
 #include "engine/exec/cpu/slice_exchange.h"
+#include "engine/exec/dispatch/row_exchange.h"
 #include "engine/exec/expert_mover.h"
 
 namespace moe {
@@ -46,12 +48,13 @@ class CollectiveOp {
     Pieces pieces;
   };
 
-  // One of these is set, the others are null.
+  // One of these is set, the others are null, but for rows_ beside layout_.
   std::unique_ptr<Handoff> handoff_;
   std::unique_ptr<CollectiveLayout<T>> layout_;
+  std::unique_ptr<RowExchange<T>> rows_;
   std::unique_ptr<ExpertMover<T>> mover_;
   std::unique_ptr<SliceExchange<T>> slices_;
-  std::unique_ptr<RowExchange<T>> rows_;
+  std::unique_ptr<ActivationExchange<T>> activations_;
 };
 
 }  // namespace moe

@@ -126,6 +126,7 @@ Graph join_row_parts(Graph graph) {
     if (graph.removed(id) || graph.op(id).is_dw || !ops::is_row_part(graph, graph.op(id))) continue;
     const Op& op = graph.op(id);
     for (size_t o = 0; o < op.outputs.size(); ++o) {
+      if (output_of(graph, op, Role::kWeight) == op.outputs[o]) continue;  // not of rows
       Parts& parts = all[{name_of_whole(op.name), o}];
       parts.last = id;
       parts.counts = ops::counts_of_rows(graph, op);

@@ -6,12 +6,12 @@ local function define(moe, name, hybrid, doc)
     route = function(grid, cluster, o)
       local n, p, k = cluster.nodes, cluster.devices_per_node, grid.topk
       local r, t, once = grid.ranks, grid.tokens, o.multiple_reduction
-      local size, hops = o.wire == "fp8" and 1 or 2, { { dedup = "rank" } }
+      local size, hops = ({ fp8 = 1, bf16 = 2, fp32 = 4 })[o.wire], { { dedup = "rank" } }
       local function row(scale)
         return grid:align(grid.hidden * size, 32) + grid:align(12 * k + 4, 32)
           + (size == 1 and grid:align(4 * math.ceil(grid.hidden / scale), 32) or 0)
       end
-      local back = grid:align(2 * grid.hidden, 32) + grid:align(8 * k, 32)
+      local back = grid:align(grid:payload(o.combine), 32) + grid:align(8 * k, 32)
       local function of(ranks) return once and math.min(ranks, k) or k end
       local out, home = r * t + (n > 1 and t or 0), of(r) * t + (n > 1 and r * t * of(1) or 0)
       if hybrid and n > 1 then

@@ -50,6 +50,7 @@ schema.record("explanation", "e", "why communication is exposed; tostring return
   { "findings", "moe.Finding[]", "exposures with advice, best first" },
   { "idle", "{ stage: string, why: string }[]", "stages without effect, and why" },
   { "decisions", "moe.Decision[]", "decisions of the passes" },
+  { "dispatcher", "moe.DispatcherUse?", "of a plan with one: links, SMs and waits" },
   { "text", "string", "the whole explanation as text" },
 })
 
@@ -115,6 +116,29 @@ local function collectives(lines, e)
   end
 end
 
+-- What the dispatcher's exchanges wait for and take from others. Without a law, links alone count.
+local function dispatcher(lines, d)
+  if not d then return end
+  add(lines, "dispatcher %s: takes %d SMs%s; the CPU %s", d.name, d.sms, d.slower > 1
+    and (", so that products beside it take %.2f times as long"):format(d.slower) or "",
+    d.host_sync and "waits for counts" or "does not wait for counts")
+  for _, way in ipairs { "dispatch", "combine" } do
+    local x = d[way]
+    if x then
+      local by, most = "links", 0
+      for _, part in ipairs { { "NICs", x.nic_us }, { "NVLink", x.nvlink_us },
+          { "SMs that copy", x.sm_us } } do
+        if part[2] > most then by, most = part[1], part[2] end
+      end
+      local parts = most > 0 and (" of %.1f us (NICs %.1f, NVLink %.1f, SMs %.1f, start %.1f)")
+        :format(x.us, x.nic_us, x.nvlink_us, x.sm_us, x.start_us) or (" of %.1f us"):format(x.us)
+      add(lines, "  %s%s is bound by %s; a node sends %.2f MB, as published bandwidths count them, "
+        .. "of which %.2f MB cross NICs, and %.2f MB cross NVLink", x.op, parts, by,
+        x.logical_bytes / 1e6, x.nic_bytes / 1e6, x.nvlink_bytes / 1e6)
+    end
+  end
+end
+
 --- Returns the explanation as text. e: the engine's explanation, with e.decisions = the log of the
 --- passes.
 function M.text(e)
@@ -122,6 +146,7 @@ function M.text(e)
   summary(lines, e)
   findings(lines, e)
   collectives(lines, e)
+  dispatcher(lines, e.dispatcher)
   if #e.idle > 0 then add(lines, "without effect") end
   for _, s in ipairs(e.idle) do add(lines, "  %s: %s", s.stage, s.why) end
   if #e.decisions > 0 then add(lines, "decisions") end
@@ -135,7 +160,8 @@ function M.of(plan, at, result, step)
     errors.user("explain: is a ':' missing? Write result:explain(step)", at)
   end
   local e = errors.call(at, plan.explain, plan, { timelines = result.timelines, step = step })
-  e.decisions = plan:info().log
+  local info = plan:info()
+  e.decisions, e.dispatcher = info.log, info.dispatcher
   e.text = M.text(e)
   return setmetatable(e, { __tostring = function(self) return self.text end })
 end

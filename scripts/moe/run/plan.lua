@@ -67,6 +67,26 @@ local MEMORY = {
 }
 schema.record("plan memory", "memory", "planned bytes of a device", MEMORY)
 
+schema.record("exchange use", "use", "the first exchange of a plan's dispatcher to the experts or "
+  .. "back, by expected choices; bytes are those that the ranks of a node send", {
+  { "op", "string", "its name" }, { "us", "number", "its time alone" },
+  { "start_us", "number", "the part before any row" },
+  { "nic_us", "number", "the time of the fullest NIC" },
+  { "nvlink_us", "number", "the time of the fullest NVLink port" },
+  { "sm_us", "number", "the time in which its SMs copy rows" },
+  { "logical_bytes", "number", "what published bandwidths count: rows of the first hop, with those "
+    .. "that stay in the node" },
+  { "nic_bytes", "number", "what crosses the node's NICs" },
+  { "nvlink_bytes", "number", "what crosses NVLink" },
+})
+schema.record("dispatcher use", "d", "what a plan's dispatcher takes and moves", {
+  { "name", "string", "its name" }, { "sms", "integer", "SMs that it takes" },
+  { "slower", "number", "how much longer products take beside it" },
+  { "host_sync", "boolean", "whether the CPU waits for counts" },
+  { "dispatch", "moe.ExchangeUse?", "to the experts" },
+  { "combine", "moe.ExchangeUse?", "back" },
+})
+
 schema.record("plan info", "info", "properties of a plan, and how it was made", {
   { "num_ops", "integer", "number of ops of a rank, or of one of each pipeline rank" },
   { "fullest_rank", "integer", "the pipeline rank with the highest peak, whose bytes these are" },
@@ -83,6 +103,7 @@ schema.record("plan info", "info", "properties of a plan, and how it was made", 
   { "padded_rows", "string", "of a model without capacity: what the plan does with all slots, and "
     .. "not only with the share `fill` in use: send, compute, send and compute, or nothing" },
   { "assumed_routing", "moe.AssumedRouting", "what the plan assumes of the routing" },
+  { "dispatcher", "moe.DispatcherUse?", "of a plan with one" },
   { "num_profiled", "integer", "number of ops that were measured" },
   { "num_disturbed", "integer", "number of op times that rest on measurements on a disturbed "
     .. "machine" },

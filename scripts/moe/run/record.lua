@@ -73,7 +73,7 @@ function M.of_plan(made)
   local info, sim, candidate = made.plan:info(), made.sim, made.candidate
   return {
     fill = info.fill, padded_rows = info.padded_rows ~= "" and info.padded_rows or nil,
-    assumed_routing = info.assumed_routing,
+    assumed_routing = info.assumed_routing, dispatcher = info.dispatcher,
     stages = core.array(system_lib.describe(candidate)),
     all_reduce = candidate.all_reduce, packing = made.packing, choice = candidate.choice,
     degrees = degrees_of(info),

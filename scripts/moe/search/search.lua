@@ -43,6 +43,8 @@ M.FIELDS = {
       .. "micro_batches, global_batch, layout" },
   pipelines = { type = "list", of = { type = "pipeline" }, default = {},
     doc = "pipeline schedules to try beside 1f1b; a mix has hide_a2a only where there are some" },
+  dispatchers = { type = "list", of = { type = "dispatcher" }, default = {},
+    doc = "dispatchers to try beside all-to-alls of every choice; a mix has at most one" },
   options = { type = "table", default = {}, as = "table<string, table<string, any[]>>",
     doc = "pass -> option -> list of the values to try, in place of the built-in lists; for passes "
       .. "of the techniques" },
@@ -155,9 +157,9 @@ local function check_grids(c, at)
     schema.field({ type = "list", of = grid_lib.FIELDS[key], distinct = true }, list, path, at)
     if #list == 0 then errors.user(path .. ": the list is empty; give at least one value", at) end
   end
-  if c.execute and (next(c.grids) or #c.pipelines > 0) then
-    errors.user("moe.search.execute: mixes with grids or pipelines of their own are only simulated "
-      .. "so far; omit execute, and run best.lua with --executor cpu", at)
+  if c.execute and (next(c.grids) or #c.pipelines + #c.dispatchers > 0) then
+    errors.user("moe.search.execute: mixes with grids, pipelines or dispatchers of their own are "
+      .. "only simulated so far; omit execute, and run best.lua with --executor cpu", at)
   end
 end
 

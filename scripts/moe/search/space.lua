@@ -1,6 +1,7 @@
 -- The space that moe.search searches: dimensions, each with choices, of which the first always
 -- leaves its technique out. A mix has one choice per dimension; it is a list of their numbers.
 local core = require "moe.core"
+local dispatcher = require "moe.spec.dispatcher"
 local pipeline = require "moe.spec.pipeline"
 local policy = require "moe.spec.policy"
 local schema = require "moe.base.schema"
@@ -169,31 +170,48 @@ end
 local Space = {}
 Space.__index = Space
 
--- Returns the dimensions of grids, a table of lists of values by field, and of pipeline schedules.
--- Their first choice is what the search itself gives.
-local function mesh(grids, pipelines)
+-- Returns the label of a dispatcher: its name, with the options that are not the default.
+local function dispatcher_label(d)
+  local parts = { d.name }
+  for _, name in ipairs(schema.keys_of(d.options)) do
+    if d.options[name] ~= dispatcher.known[d.name].fields[name].default then
+      parts[#parts + 1] = ("%s=%s"):format(name, value_text(d.options[name]))
+    end
+  end
+  return table.concat(parts, " ")
+end
+
+-- Returns the dimensions of grids, a table of lists of values by field, of pipeline schedules and
+-- of dispatchers. Their first choice is what the search itself gives.
+local function mesh(of)
   local all = {}
-  for _, key in ipairs(schema.keys_of(grids)) do
+  for _, key in ipairs(schema.keys_of(of.grids)) do
     local name = "grid." .. key
     local choices = { OUT }
-    for _, value in ipairs(grids[key]) do
+    for _, value in ipairs(of.grids[key]) do
       choices[#choices + 1] = { technique = name, label = ("%s=%s"):format(name, value_text(value)),
         passes = {}, set = {}, grid = { [key] = value } }
     end
     all[#all + 1] = { name = name, choices = choices }
   end
-  local schedules = { OUT }
-  for _, schedule in ipairs(pipelines) do
+  local schedules, dispatchers = { OUT }, { OUT }
+  for _, schedule in ipairs(of.pipelines) do
     schedules[#schedules + 1] = { technique = "pipeline", label = pipeline.label(schedule),
       passes = {}, set = {}, pipeline = schedule }
   end
+  for _, one in ipairs(of.dispatchers) do
+    dispatchers[#dispatchers + 1] = { technique = "dispatcher", label = dispatcher_label(one),
+      passes = {}, set = {}, dispatcher = one }
+  end
   all[#all + 1] = { name = "pipeline", choices = schedules }
+  all[#all + 1] = { name = "dispatcher", choices = dispatchers }
   return all
 end
 
 --- Makes the space of these techniques (a set of names), of the values in `grid`, of the passes in
---- the list `with`, each of which a mix has or has not, and of the fields of grids and the pipeline
---- schedules in `of_mesh`, { grids, pipelines } or nil. Dimensions without a choice are left out.
+--- the list `with`, each of which a mix has or has not, and of the fields of grids, the pipeline
+--- schedules and the dispatchers in `of_mesh`, { grids, pipelines, dispatchers } or nil. Dimensions
+--- without a choice are left out.
 function M.new(techniques, grid, with, of_mesh)
   local space = setmetatable({ dimensions = {}, size = 1 }, Space)
   local own = { placement = {} }
@@ -220,7 +238,7 @@ function M.new(techniques, grid, with, of_mesh)
     add { name = given[1], choices = choices }
   end
   for _, dimension in ipairs(own) do add(dimension) end
-  for _, dimension in ipairs(of_mesh and mesh(of_mesh.grids, of_mesh.pipelines) or {}) do
+  for _, dimension in ipairs(of_mesh and mesh(of_mesh) or {}) do
     add(dimension)
   end
   return space
@@ -287,14 +305,14 @@ end
 
 --- Returns the system `name` of the mix, whose errors are raised at `at`.
 function Space:system(mix, name, at)
-  local passes, fields, schedule = {}, {}, nil
+  local passes, fields, schedule, sends = {}, {}, nil, nil
   for _, choice in ipairs(self:chosen(mix)) do
-    schedule = choice.pipeline or schedule
+    schedule, sends = choice.pipeline or schedule, choice.dispatcher or sends
     for _, pass in ipairs(choice.passes) do passes[#passes + 1] = pass end
     for key, value in pairs(choice.set) do fields[key] = value end
   end
   return system_lib.of_passes(name, passes, schema.merged({ all_reduce = NONE }, fields), at,
-    schedule)
+    schedule, sends)
 end
 
 -- Returns whether all passes of a choice are among the stages, with these options.

@@ -2,6 +2,7 @@
 local aligned = require "moe.base.aligned"
 local assumed_routing = require "moe.results.assumed_routing"
 local core = require "moe.core"
+local dispatcher = require "moe.spec.dispatcher"
 local grid_lib = require "moe.spec.grid"
 local lua_text = require "moe.base.lua_text"
 local number_bytes = require "moe.spec.number_bytes"
@@ -30,6 +31,11 @@ function M.system(space, mix)
     if choice.pipeline then
       lines[#lines + 1] = ("  moe.pipeline[%q] %s,"):format(choice.pipeline.name,
         lua_text.text(choice.pipeline.given or {}, "  "))
+    end
+    if choice.dispatcher then
+      local own = not dispatcher.known[choice.dispatcher.name].library
+      lines[#lines + 1] = ("  %s%s %s,"):format(own and "" or "moe.dispatcher.",
+        choice.dispatcher.name, lua_text.text(choice.dispatcher.options, "  "))
     end
     set = schema.merged(set, choice.set)
   end

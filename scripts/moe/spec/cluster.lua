@@ -119,7 +119,9 @@ M.ALL_REDUCE = declared.all_reduce
 
 -- Names of the cluster's fields that are passed to the core.
 local PLAIN = schema.keys_of(declared)
-for _, name in ipairs { "collectives", "dtype", "stack" } do PLAIN[#PLAIN + 1] = name end
+for _, name in ipairs { "collectives", "dispatch_times", "dtype", "stack" } do
+  PLAIN[#PLAIN + 1] = name
+end
 
 M.FIELDS = schema.changed(declared, {
   device = { type = M.DEVICE }, intra = { type = M.LINK }, nic = { type = M.LINK },
@@ -131,6 +133,8 @@ M.FIELDS = schema.changed(declared, {
   collectives = { type = comm_tables.FIELDS, default = {},
     doc = "measured times of collectives, in place of formulas" },
   stack = stacks.FIELD,
+  dispatch_times = { type = "string", doc = "a file of moe.dispatch_log: laws of dispatchers on "
+    .. "this cluster, in place of those of its GPU" },
 })
 
 -- Names of achieved rates -> the fields that a recipe may give instead: the peak, the share of it.

@@ -7,7 +7,6 @@ local schema = require "moe.base.schema"
 local M = {}
 
 local PATH = "moe.dispatch."
-local MOST_SMS = 160  -- of any GPU
 
 local function wire(doc, default)
   return { type = "string", enum = { "bf16", "fp8", "fp32" }, default = default, doc = doc }
@@ -137,7 +136,7 @@ function M.dispatch(t)
   sizes.max_nodes, sizes.tokens = c.max_nodes, most_tokens(c.choices)
   sizes.expert_rank = core.array(c.expert_rank)
   local route = dispatcher.route(name, sizes, schema.merged(options, { weights = c.weights,
-    combine_weights = c.combine_weights }), MOST_SMS, "moe.dispatch", at)
+    combine_weights = c.combine_weights }), dispatcher.MOST_SMS, "moe.dispatch", at)
   return dispatcher.call("moe.dispatch", at, core.dispatch, { exchange = sizes, route = route,
     execute = c.execute }, c.choices)
 end

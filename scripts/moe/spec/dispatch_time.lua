@@ -5,6 +5,7 @@ local core = require "moe.core"
 local dispatch = require "moe.spec.dispatch"
 local dispatcher = require "moe.spec.dispatcher"
 local errors = require "moe.base.errors"
+local machine = require "moe.spec.machine"
 local op_time = require "moe.spec.op_time"
 local schema = require "moe.base.schema"
 
@@ -76,6 +77,15 @@ local function law_for(name, c, nodes, notify)
   return best, most == 7
 end
 
+--- Returns the numbers of the law for a call of a dispatcher, { gpu, way, ranks, ranks_per_node },
+--- without the exchange of counts; raises a user error where there is none.
+function M.law_of(name, c, path, at)
+  local one = law_for(name, c, c.ranks / c.ranks_per_node, false)
+  if one then return one.law end
+  errors.user(("%s.log: no times of '%s' were measured on any GPU, from which its law could be "
+    .. "scaled"):format(path, name), at)
+end
+
 local rows_of = {}  -- expected rows by dispatcher, options and sizes, since they take time to draw
 
 --- Returns what core.dispatch_us takes beside a law: expected rows per token, and the call.
@@ -95,35 +105,68 @@ function M.load(c, name, options, at)
     c.ranks / c.ranks_per_node, route.sms, gpu.nic, gpu.nvlink }, route
 end
 
---- Returns the dispatcher of a candidate of system.expand() as plans take it.
-function M.of_plan(spec, candidate, at)
-  local d, m, on = candidate.dispatcher, spec.model, spec.cluster
-  local path = ("system '%s'.dispatcher"):format(candidate.name)
-  local gpu = M.GPUS[on.name] and on.name or (on.device.op_times or ""):match "([^/]*)%.times$"
-  if spec.cost.kind ~= "roofline" then
-    errors.user(path .. ": is simulated only; leave it out of systems that are executed", at)
-  elseif not M.GPUS[gpu] then
-    errors.user(("%s: no times were measured on the cluster '%s'; give one of %s"):format(path,
-      on.name, table.concat(schema.keys_of(M.GPUS), ", ")), at)
-  end
-  local ranks = m.ep or spec.ranks
-  local sizes = { ranks = ranks, ranks_per_node = math.min(ranks, on.devices_per_node),
-    experts = m.experts, topk = m.k, hidden = m.hidden, tokens = m.batch_per_device * m.seq / (m.tp * m.cp),
-    groups = m.router and m.router.groups, top_groups = m.router and m.router.top_groups }
-  local route = dispatcher.route(d.name, sizes, schema.merged(d.options, { weights = true,
-    combine_weights = false }), M.GPUS[gpu].sms, path, at)
-  local made = schema.merged(M.GPUS[gpu], { name = d.name, exchange = sizes, route = route,
-    experts_per_rank = m.experts / ranks })
+M.OWN = { type = "list", of = { type = {
+  dispatcher = { type = "string", required = true }, way = { type = "string", required = true },
+  factor = { type = "number" }, residual = { type = "number" }, rows = { type = "integer" },
+  nodes = { type = "integer" }, law = { type = schema.declared "law", required = true } } } }
+
+-- Returns the laws of the machine file of a cluster by dispatcher and way; none without a file.
+local function own_laws(on, path, at)
+  local laws = {}
+  if not on.dispatch_times then return laws end
+  local rows = schema.field(M.OWN, machine.load_table(on.dispatch_times, at), path
+    .. ": dispatch_times", at)
+  for _, row in ipairs(rows) do laws[row.dispatcher .. " " .. row.way] = row.law end
+  return laws
+end
+
+-- Adds to `made`, the dispatcher of a plan on a GPU, what its times follow from: data of the GPU
+-- and laws of its own machine, or that were fitted to rows of one like it.
+local function with_times(made, gpu, on, path, at)
+  local sizes, times_of, own = made.exchange, made.route.times_of, own_laws(on, path, at)
+  made = schema.merged(M.GPUS[gpu], made)
   for way, key in pairs { dispatch = "law_there", combine = "law_back" } do
     -- The rows of eight nodes are those of one network, which reached a third of its NICs.
-    local nodes = math.min(4, ranks / sizes.ranks_per_node)
-    local one = law_for(route.times_of, { gpu = gpu, way = way }, nodes, false)
-    made[key] = one and one.law
+    local nodes = math.min(4, sizes.ranks / sizes.ranks_per_node)
+    local one = law_for(times_of, { gpu = gpu, way = way }, nodes, false)
+    made[key] = own[times_of .. " " .. way] or one and one.law
   end
   if made.law_there then return made end
   errors.user(("%s: no times of '%s' were measured; leave it out (a plan's own exchange sends "
     .. "every choice), or name as times_of of its route a dispatcher that was measured"):format(
-    path, route.times_of), at)
+    path, times_of), at)
+end
+
+--- Returns the dispatcher of a candidate of system.expand() as plans take it. On ranks of the CPU
+--- its times are those of the links that each hop crosses.
+function M.of_plan(spec, candidate, at)
+  local d, m, on = candidate.dispatcher, spec.model, spec.cluster
+  local path = ("system '%s'.dispatcher"):format(candidate.name)
+  local gpu = M.GPUS[on.name] and on.name or (on.device.op_times or ""):match "([^/]*)%.times$"
+  local simulated = spec.cost.kind == "roofline"
+  if simulated and not M.GPUS[gpu] then
+    errors.user(("%s: no times were measured on the cluster '%s'; give one of %s"):format(path,
+      on.name, table.concat(schema.keys_of(M.GPUS), ", ")), at)
+  elseif not simulated and on.name ~= "cpu" then
+    errors.user(path .. ": is executed by the executor cpu alone; leave it out of systems for "
+      .. on.name, at)
+  end
+  local ranks, tokens = m.ep or spec.ranks, m.batch_per_device * m.seq / (m.tp * m.cp)
+  local sizes = { ranks = ranks, ranks_per_node = math.min(ranks, on.devices_per_node),
+    experts = m.experts, topk = m.k, hidden = m.hidden, tokens = tokens,
+    groups = m.router and m.router.groups, top_groups = m.router and m.router.top_groups }
+  local route = dispatcher.route(d.name, sizes, schema.merged(d.options, { weights = true,
+    combine_weights = false }), simulated and M.GPUS[gpu].sms or dispatcher.MOST_SMS, path, at)
+  if (route.capacity or 0) > 0 then
+    errors.user(path .. ".capacity: a plan sends the rows in use; give model.capacity_factor "
+      .. "in its place", at)
+  elseif (route.max_tokens or 0) > 0 and tokens > route.max_tokens then
+    errors.user(("%s.max_tokens: %d is less than the %d tokens of a rank; give more, or fewer "
+      .. "tokens"):format(path, route.max_tokens, tokens), at)
+  end
+  local made = { name = d.name, exchange = sizes, route = route,
+    experts_per_rank = m.experts / ranks }
+  return simulated and with_times(made, gpu, on, path, at) or made
 end
 
 -- Returns the measured time of a call of DeepEP's normal kernels with their counts, or nil.

@@ -9,8 +9,11 @@ local M = {}
 
 local mt = schema.class("dispatcher", "a dispatcher, for example moe.dispatcher.deepep_v1 {}")
 
---- Checked definitions of all dispatchers by name, each with `fields`, those of its constructor.
+--- Checked definitions of all dispatchers by name, each with `fields`, those of its constructor;
+--- library: not of a recipe.
 M.known = {}
+
+M.MOST_SMS = 160  -- of any GPU
 
 local WIDTH = { fp8 = 1 + 4 / 128, bf16 = 2, fp32 = 4 }
 
@@ -125,6 +128,7 @@ function M.load(policy)
   end
   for i, name in ipairs(schema.keys_of(made)) do
     local known, options = M.known[name], {}
+    known.library = true
     calls[name] = { made[name], known.fields, "moe.Dispatcher", known.doc }
     for j, key in ipairs(schema.keys_of(known.fields)) do
       options[j] = { name = key, default = known.fields[key].default }

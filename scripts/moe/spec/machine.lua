@@ -25,9 +25,9 @@ M.FILE = {
   residuals = { type = "table", default = {} },
 }
 
--- Returns the table that the file returns. The file is only data: its code is loaded with an empty
+--- Returns the table that the file returns. The file is only data: its code is loaded with an empty
 -- environment, without any global name.
-local function load_table(file, at)
+function M.load_table(file, at)
   local chunk, why = load(errors.call(at, core.read_file, file), "=" .. file, "t", {})
   local ok, value = pcall(chunk or error, why)
   if not ok then
@@ -60,7 +60,7 @@ function M.machine(file, options)
   local at = errors.here()
   schema.field({ type = "string", required = true }, file, "moe.machine", at)
   options = schema.check(M.OPTIONS, options or {}, "moe.machine", at)
-  local m = schema.check(M.FILE, load_table(file, at), file, at)
+  local m = schema.check(M.FILE, M.load_table(file, at), file, at)
   local collectives = {}
   for kind, rows in pairs(m.collectives) do
     collectives[kind] = comm_tables.measured(kind, rows, m.ranks, file, at)

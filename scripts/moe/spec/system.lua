@@ -307,10 +307,10 @@ end
 
 --- Returns a system of these passes, which may be none. fields: as M.FIELDS has them; those left
 --- out have their defaults.
-function M.of_passes(name, passes, fields, at, schedule)
+function M.of_passes(name, passes, fields, at, schedule, dispatcher)
   local checked = schema.check(M.FIELDS, fields, ("system '%s'"):format(name), at)
   return schema.object({ name = name, at = at, passes = with_fields(passes, checked),
-    pipeline = schedule, all_reduce = checked.all_reduce or AFTER }, mt)
+    pipeline = schedule, dispatcher = dispatcher, all_reduce = checked.all_reduce or AFTER }, mt)
 end
 
 --- Returns the names of the passes of a known system, in their order; nil for another name.

@@ -220,15 +220,102 @@ assert(routed[2] > 1.3 * routed[1], routed[2] / routed[1])]])
 end)
 
 test("what a dispatcher of a plan cannot do is refused", function()
-  expect.plans([[local moe = require "moe"
+  local function refused(passes, ...)
+    expect.plans(([[local moe = require "moe"
 moe.plan { model = moe.model.gpt2_moe { layers = 2, hidden = 128, heads = 4, seq = 64,
   batch_per_device = 1, experts_per_device = 1 }, cluster = moe.cluster.h100 { nodes = 2 },
-  system = moe.system "s" { moe.pass.serial {}, moe.dispatcher.deepep_v1 {} } }]],
-    "sends padded slots", "irregular_a2a")
+  system = moe.system "s" { moe.pass.serial {}, %s } }]]):format(passes), ...)
+  end
+  refused("moe.dispatcher.deepep_v1 {}")  -- rows in use are counted, whatever the system lists
+  refused("moe.pass.fastermoe_pipeline {}, moe.dispatcher.deepep_v1 {}", "goes in rounds",
+    "leave out fastermoe_pipeline")
+  refused("moe.pass.hierarchical_a2a {}, moe.dispatcher.deepep_v1 {}", "is one of two steps")
+  refused("moe.dispatcher.deepep_ll { max_tokens = 63 }", "max_tokens: 63 is less than the 64")
+  local part = "moe.pass.pipemoe { degrees = '2' }, moe.policy.dispatcher { name = 'all', "
+    .. "route = function(g) return { there = { { dedup = 'rank' } }, to_all = true, "
+    .. "times_of = 'deepep_v1', dispatch_bytes = g:payload 'bf16', "
+    .. "combine_bytes = g:payload 'bf16' } end } {}"
+  refused(part, "is a part along the rows in use, while an all-gather")
   expect.plans(PLAN .. "plan { moe.dispatcher.alltoallv {} }", "no times of 'alltoallv' were")
   expect.plans(PLAN .. "plan { moe.dispatcher.deepep_v1 { sms = 134 } }", "sms: 134 is not allowed")
   expect.plans(PLAN .. "plan { moe.dispatcher.deepep_v1 {}, moe.dispatcher.deepep_ll {} }",
     "has two dispatchers; give one")
-  expect.plans(PLAN .. "plan { moe.dispatcher.deepep_v1 {}, moe.pass.eplb {} }",
-    "is not possible with a placement")
+end)
+
+test("rows go to the copies of experts, and what a plan's dispatcher takes is told", function()
+  expect.plans(PLAN .. [[
+local function bytes(passes)
+  local sum = 0
+  for _, span in ipairs(spans_of(plan(passes, { routing = moe.workload "zipf" { s = 1.5 } }),
+      "moe.a2a_1$")) do sum = sum + span.bytes end
+  return sum
+end
+local v1 = moe.dispatcher.deepep_v1 {}
+assert(bytes { v1, moe.pass.top_k { k = 8, shadows = 8 } } < 0.95 * bytes { v1 })
+local p = plan { v1 }
+local d = p:info().dispatcher
+assert(d.name == "deepep_v1" and d.sms == 20 and d.host_sync)
+assert(math.abs(d.slower - 132 / 112) < 1e-9)
+-- Of two nodes half of the rows leave, where choices are even.
+assert(math.abs(d.dispatch.nic_bytes / d.dispatch.logical_bytes - 0.5) < 0.02)
+assert(d.dispatch.us >= d.dispatch.start_us + math.max(d.dispatch.nic_us, d.dispatch.nvlink_us))
+local text = p:explain().text
+for _, part in ipairs { "dispatcher deepep_v1: takes 20 SMs", "1.18 times as long",
+    "the CPU waits for counts", "is bound by", "cross NICs" } do
+  assert(text:find(part, 1, true), part)
+end]])
+end)
+
+-- Trainings of four ranks on two emulated nodes; more: a shorter list of more dispatchers is in
+-- recipes/every_mix.lua (dispatched = 40).
+local TRAIN = [[
+local moe = require "moe"
+local D = moe.dispatcher
+local WHOLE = { wire = "fp32", combine = "fp32" }
+local function train(d, model, passes)
+  local system = { moe.pass.irregular_a2a {}, moe.pass.serial {} }
+  for _, one in ipairs(passes or {}) do system[#system + 1] = one end
+  system[#system + 1] = d
+  return moe.train { ranks = 4, steps = 2, precision = "f64", init = "reference", poison = true,
+    tokens = "reference", system = moe.system "s" (system), model = model,
+    link = { bytes_per_s = 1e12, devices_per_node = 2 } }
+end
+local function gpt2(more)
+  local t = { vocab = 64, layers = 2, hidden = 128, heads = 2, seq = 8, batch_per_device = 1,
+    experts = 8, ep = 4, gate = "top2", capacity = "none" }
+  for key, value in pairs(more or {}) do t[key] = value end
+  return moe.model.gpt2_moe(t)
+end
+local function apart(a, b)
+  local worst = 0
+  for _, key in ipairs { "losses", "grad_l2", "param_l2" } do
+    for name, x in pairs(a[key]) do
+      worst = math.max(worst, math.abs(x - b[key][name]) / math.max(1e-9, math.abs(x)))
+    end
+  end
+  return worst
+end
+]]
+
+test("a training under a dispatcher is that without one", function()
+  expect.plans(TRAIN .. [[
+for _, model in ipairs { gpt2(), gpt2 { gate = "expert_choice", capacity = nil } } do
+  local none = train(nil, model)
+  assert(#none.moe[1] == 1)
+  assert(train(D.alltoallv(WHOLE), model).digest == none.digest)
+  for _, d in ipairs { D.two_level, D.deepep_ll, D.rank_dedup, D.deepep_v1, D.allgather } do
+    assert(apart(none, train(d(WHOLE), model)) < 1e-12, d {}.name)
+  end
+end]])
+end)
+
+test("rows on the wire are rounded as the dispatcher says", function()
+  expect.plans(TRAIN .. [[
+local model = gpt2 { routing = moe.workload "zipf" { s = 0.5 } }
+local whole = train(D.alltoallv(WHOLE), model)
+local bf16 = train(D.alltoallv { wire = "bf16", combine = "bf16" }, model)
+local fp8 = train(D.alltoallv { wire = "fp8", combine = "bf16" }, model)
+local narrow, narrower = apart(whole, bf16), apart(whole, fp8)
+assert(narrow > 1e-6 and narrow < 2 / 256 and narrower > narrow and narrower < 8 / 256)
+assert(apart(fp8, train(D.deepep_v1 { wire = "fp8" }, model)) < 3 / 256)]])
 end)

@@ -1,4 +1,4 @@
-#include "engine/exec/cpu/row_exchange.h"
+#include "engine/exec/cpu/activation_exchange.h"
 
 #include <algorithm>
 
@@ -8,7 +8,7 @@
 namespace moe {
 
 template <class T>
-RowExchange<T>::RowExchange(const Graph& graph, OpId id, const CollectiveMemory& memory,
+ActivationExchange<T>::ActivationExchange(const Graph& graph, OpId id, const CollectiveMemory& memory,
                             void* scratch)
     : group_(group_of(graph, graph.op(id))),
       scatters_(graph.def(id).collective == Collective::kReduceScatter) {
@@ -29,7 +29,7 @@ RowExchange<T>::RowExchange(const Graph& graph, OpId id, const CollectiveMemory&
 
 template <class T>
 template <class F>
-void RowExchange<T>::each_run(F f) const {
+void ActivationExchange<T>::each_run(F f) const {
   if (message_ == whole_) return;
   const int64_t run = block_ / (outer_ * parts_), all = group_.size * parts_;
   for (int64_t member = 0; member < group_.size; ++member) {
@@ -41,7 +41,7 @@ void RowExchange<T>::each_run(F f) const {
 }
 
 template <class T>
-CommTimes RowExchange<T>::call(Communicator& all, const std::string& what) {
+CommTimes ActivationExchange<T>::call(Communicator& all, const std::string& what) {
   Communicator& comm = all.group(group_);
   if (scatters_) {
     each_run([](const T* whole, T* message, int64_t n) { std::copy_n(whole, n, message); });
@@ -53,7 +53,7 @@ CommTimes RowExchange<T>::call(Communicator& all, const std::string& what) {
   return times;
 }
 
-template class RowExchange<float>;
-template class RowExchange<double>;
+template class ActivationExchange<float>;
+template class ActivationExchange<double>;
 
 }  // namespace moe

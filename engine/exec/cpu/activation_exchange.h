@@ -13,10 +13,10 @@ namespace moe {
 
 /// The op is laid out once and called every step. T is the float type of the run.
 template <class T>
-class RowExchange {
+class ActivationExchange {
  public:
   /// `scratch` has room for the message; it is used only within a call. Requires: a legal plan.
-  RowExchange(const Graph& graph, OpId op, const CollectiveMemory& memory, void* scratch);
+  ActivationExchange(const Graph& graph, OpId op, const CollectiveMemory& memory, void* scratch);
   /// `what` names the op in errors.
   CommTimes call(Communicator& all, const std::string& what);
   /// Bytes that this rank sends: in a ring of N, N-1 blocks.
