@@ -1,5 +1,5 @@
--- Which layout trains Qwen3-30B-A3B best on 16, 64 or 256 H100, with 1,024 sequences of 4,096 tokens
--- per step, and why? All grids of tp, pp and ep that can be, under Megatron's system with dropless
+-- Which layout trains Qwen3-30B-A3B best on 16, 64 or 256 H100, with 1,024 sequences of 4,096
+-- tokens per step, and why? All grids of tp, pp and ep that can be, under Megatron's system with dropless
 -- even rows; steps of few micro-batches are simulated, and the rest follows: in a steady state each
 -- further micro-batch takes the same time. Steps that differ by less than the error of such
 -- predictions (`tie`) are ties; a recipe that runs both would decide.
@@ -30,7 +30,9 @@ local function step(g)
   local each = more > few and (b.sim.iteration_ms - a.sim.iteration_ms) / (more - few) or 0
   local ms, at = b.sim.iteration_ms + (micro - more) * each, b.sim
   local idle = 0
-  for _, rank in ipairs(at.pipeline or {}) do idle = math.max(idle, rank.fill_ms + rank.drain_ms) end
+  for _, rank in ipairs(at.pipeline or {}) do
+    idle = math.max(idle, rank.fill_ms + rank.drain_ms)
+  end
   return { grid = g, micro = micro, ms = ms, oom = at.oom, gib = b:memory().peak_bytes / 2 ^ 30,
     tokens = set.seqs * set.seq / set.gpus / ms * 1e3, bubble = idle / ms,
     exposed = at.exposed_comm_ms / at.iteration_ms }

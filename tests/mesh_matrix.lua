@@ -2,8 +2,8 @@
 -- executed in float64, against one pipeline rank with the same micro-batches and data ranks. The
 -- four schedules of the engine over pipeline ranks, data ranks and micro-batches, those with pairs
 -- of turns with hide_a2a, then draws over all schedules, models, systems and layouts. Then draws of
--- meshes with tp and cp, against one rank that has the rows of data rank d of D in micro-batch m as its
--- micro-batch m D + d. Every 20th case is run, from one on that the seed chooses; `every=1`: all,
+-- meshes with tp and cp, against one rank that has the rows of data rank d of D in micro-batch m as
+-- its micro-batch m D + d. Every 20th case is run, from one on that the seed chooses; `every=1`: all,
 -- `from=N`: those from case N on. The status is 1 when one fails.
 --
 -- Losses are equal to the last bit where a schedule sums them in the order of micro-batches, and so
@@ -115,8 +115,8 @@ local function run_mesh(c, one)
   local many = not one
   if many and c.pp > 1 then stages[#stages + 1] = moe.pipeline[c.schedule] {} end
   return moe.train { model = MESH_MODELS[c.model](one and 1 or c.ep),
-    ranks = one and 1 or c.tp * c.cp * c.data * c.pp, steps = 3, precision = "f64", init = "reference",
-    tokens = "reference", poison = true,
+    ranks = one and 1 or c.tp * c.cp * c.data * c.pp, steps = 3, precision = "f64",
+    init = "reference", tokens = "reference", poison = true,
     grid = moe.grid { pp = many and c.pp or 1, tp = many and c.tp or 1, cp = many and c.cp or 1,
       micro_batches = one and c.micro * c.data or c.micro },
     system = moe.system "plain" (stages), optimizer = { name = "adamw" } }

@@ -96,12 +96,12 @@ int builder_own(lua_State* L) {
   return 1;
 }
 
-// b:parameter{ name=, shape={...}, init=, experts=, split=, blocks= } -> its tensor.
+// b:parameter{ name=, shape={...}, init=, experts=, split_axis=, blocks= } -> its tensor.
 int builder_parameter(lua_State* L) {
   GraphSession& session = check_session(L);
   lua_settop(L, 2);
   luaL_checktype(L, 2, LUA_TTABLE);
-  check_keys(L, 2, "b:parameter", {"name", "shape", "init", "experts", "split", "blocks"});
+  check_keys(L, 2, "b:parameter", {"name", "shape", "init", "experts", "split_axis", "blocks"});
   const std::string name = text_field(L, "b:parameter", "name");
   lua_getfield(L, 2, "init");
   const auto init = lua_isnil(L, -1)
@@ -112,13 +112,14 @@ int builder_parameter(lua_State* L) {
   lua_getfield(L, 2, "shape");
   const Shape shape = check_shape(L, lua_gettop(L), "b:parameter: shape");
   Held held = {.moe = experts};
-  lua_getfield(L, 2, "split");
+  lua_getfield(L, 2, "split_axis");
   if (!lua_isnil(L, -1)) {
-    if (experts) throw user_error("b:parameter: '{}': give experts or split, not both", name);
+    if (experts) throw user_error("b:parameter: '{}': give experts or split_axis, not both", name);
     const auto axes = static_cast<int64_t>(shape.size());
-    const auto axis = static_cast<int8_t>(check_index(L, -1, axes, "b:parameter: split"));
+    const auto axis = static_cast<int8_t>(check_index(L, -1, axes, "b:parameter: split_axis"));
     lua_getfield(L, 2, "blocks");
-    const int64_t blocks = lua_isnil(L, -1) ? 1 : check_index(L, -1, 127, "b:parameter: blocks") + 1;
+    const int64_t blocks =
+        lua_isnil(L, -1) ? 1 : check_index(L, -1, 127, "b:parameter: blocks") + 1;
     held = session.builder()->split(axis, static_cast<int8_t>(blocks));
   }
   session.push_tensor(L, session.builder()->parameter(name, shape, init, held));
@@ -295,9 +296,12 @@ void open_builder(lua_State* L) {
        method<builder_block>},
       {"parameter",
        "(t: { name: string, shape: integer[], init?: \"uniform\"|\"one\"|\"zero\", experts?: "
-       "boolean, split?: integer, blocks?: integer }): moe.Tensor",
-       "declares a parameter; with experts = true its first axis is the experts; split: the axis of "
-       "which a rank of a group over tp has a part, or of each of its `blocks` equal blocks a part",
+       "boolean, split_axis?: integer, blocks?: integer }): moe.Tensor",
+       "declares a parameter; with experts = true its first axis is the experts; split_axis: the "
+       "one "
+       "of "
+       "which each rank of a group over tp has a part, or a part of each of its `blocks` equal "
+       "blocks",
        method<builder_parameter>},
       {"all_rows", "(x: moe.Op|moe.Tensor, name: string): moe.Tensor",
        "the rows of all ranks of a group over tp, which split the tokens of a sequence between "

@@ -187,9 +187,9 @@ class GraphParser {
       return held.moe = true;
     }
     constexpr int64_t kMost = std::numeric_limits<int8_t>::max();
-    for (const auto& [name, member, least] :
-         {std::tuple("split", &Held::split, 0), {"blocks", &Held::blocks, 1},
-          {"same", &Held::same, 1}}) {
+    for (const auto& [name, member, least] : {std::tuple("split_axis", &Held::split, 0),
+                                              {"blocks", &Held::blocks, 1},
+                                              {"same", &Held::same, 1}}) {
       if (word != name) continue;
       in.word(name);
       in.demand('=');
@@ -210,7 +210,7 @@ class GraphParser {
       } else if (const auto kind = find_named<TensorKind>(*word)) {
         output.kind = kind;
       } else {
-        in.fail("'expert', 'split', 'blocks', 'same', a tensor kind, 'as NAME', ',' or '='");
+        in.fail("'expert', 'split_axis', 'blocks', 'same', a tensor kind, 'as NAME', ',' or '='");
       }
     }
   }

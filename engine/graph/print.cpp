@@ -27,7 +27,7 @@ std::string id_text(TensorId id) {
 /// The flags of a tensor's Held, each after a space.
 std::string held_text(const Held& held) {
   std::string text = held.moe ? " expert" : "";
-  if (held.split >= 0) text += fmt::format(" split={}", held.split);
+  if (held.split >= 0) text += fmt::format(" split_axis={}", held.split);
   if (held.blocks > 1) text += fmt::format(" blocks={}", held.blocks);
   if (held.same > 1) text += fmt::format(" same={}", held.same);
   return text;

@@ -188,8 +188,7 @@ TensorId ModelBuilder::all_parts(std::string_view name, TensorId x) {
 }
 
 TensorId ModelBuilder::own_vocabulary(std::string_view name, TensorId ids, TensorId table) {
-  return op("own_vocabulary", name, {ids},
-            over_tp({{"vocab", graph_.tensor(table).shape[0]}}));
+  return op("own_vocabulary", name, {ids}, over_tp({{"vocab", graph_.tensor(table).shape[0]}}));
 }
 
 TensorId ModelBuilder::summed_product(std::string_view name, TensorId x, TensorId w, TensorId bias,

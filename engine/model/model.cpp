@@ -41,10 +41,10 @@ void check(const ModelSpec& model, int64_t num_ranks) {
   }
   const int64_t parts = model.ranks_per_share() * (model.cp > 1 ? 2 : 1);
   if (num_ranks % model.ranks_per_share() != 0 || model.seq % parts != 0) {
-    throw user_error(
-        "model.tp = {}{}, allowed: a divisor of the {} ranks, and of model.seq = {}{}", model.tp,
-        model.cp > 1 ? fmt::format(" with cp = {}", model.cp) : "", num_ranks, model.seq,
-        model.cp > 1 ? " (2 * tp * cp: a rank has two parts of a sequence)" : "");
+    throw user_error("model.tp = {}{}, allowed: a divisor of the {} ranks, and of model.seq = {}{}",
+                     model.tp, model.cp > 1 ? fmt::format(" with cp = {}", model.cp) : "",
+                     num_ranks, model.seq,
+                     model.cp > 1 ? " (2 * tp * cp: a rank has two parts of a sequence)" : "");
   }
   if (model.experts % ep != 0) {
     throw user_error("model.experts = {} cannot be divided evenly over {} ranks{}", model.experts,

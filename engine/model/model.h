@@ -161,7 +161,7 @@ struct ModelSpec {
 
   /// The ranks that share sequences.
   int64_t ranks_per_share() const { return tp * cp; }
-  /// Tokens of a micro-batch whose rows a rank has between products that tp splits, and routes.
+  /// Tokens of a micro-batch of which each rank has the rows between products, and routes them.
   int64_t tokens_per_rank() const { return batch_per_device * seq / ranks_per_share(); }
   /// Tokens of a step on all ranks, whose losses are averaged.
   double tokens_per_step(int64_t num_ranks) const {

@@ -30,9 +30,9 @@ class RouterBuilder {
     }
     if (graph_.num_ranks > 1 && over_all) all_reduce(sum_, balance.count, true);
     if (loss && !over_all && model_.ranks_per_share() > 1) {
-      all_reduce(of_sequences_, balance.count, true, "moe.own_counts.all_reduce",
-                 group_attrs(model_.grid(graph_.num_ranks).over(Axis::kTp, Axis::kCp),
-                             graph_.num_ranks));
+      all_reduce(
+          of_sequences_, balance.count, true, "moe.own_counts.all_reduce",
+          group_attrs(model_.grid(graph_.num_ranks).over(Axis::kTp, Axis::kCp), graph_.num_ranks));
     }
     for (const Router& r : routers_) {
       if (loss) add_balance_loss(r);
@@ -127,7 +127,7 @@ class RouterBuilder {
   const ModelSpec& model_;
   const GateSpec& gate_;
   const std::vector<Router>& routers_;
-  std::map<Key, TensorId> load_, sum_;  // load of this rank; sum over all ranks
+  std::map<Key, TensorId> load_, sum_;    // load of this rank; sum over all ranks
   std::map<Key, TensorId> of_sequences_;  // sum over the ranks that share sequences
 };
 

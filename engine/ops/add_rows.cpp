@@ -68,29 +68,27 @@ constexpr auto run_dw = []<class T>(const KernelCall<T>& c) {
 
 }  // namespace
 
-const OpDef kAddRows = {
-    .name = "add_rows",
-    .doc = "y = x + w [+ residual], w of the last axes of x",
-    .bound = Bound::kBytes,
-    .inputs = {{"x"}, {"w", Role::kBias}, optional("residual", Role::kAdded)},
-    .outputs = {{"y"}},
-    .infer = infer,
-    .work = work_each<1, 0, 2>,
-    .gradient = gradient,
-    .axes = axes,
-    .may_alias = {{0, 0}, {0, 2}},
-    .run = any_type(run)};
+const OpDef kAddRows = {.name = "add_rows",
+                        .doc = "y = x + w [+ residual], w of the last axes of x",
+                        .bound = Bound::kBytes,
+                        .inputs = {{"x"}, {"w", Role::kBias}, optional("residual", Role::kAdded)},
+                        .outputs = {{"y"}},
+                        .infer = infer,
+                        .work = work_each<1, 0, 2>,
+                        .gradient = gradient,
+                        .axes = axes,
+                        .may_alias = {{0, 0}, {0, 2}},
+                        .run = any_type(run)};
 
-const OpDef kAddRowsDw = {
-    .name = "add_rows_dw",
-    .doc = "dw = the sum of dy over all but its last attr axes axes [+ acc]",
-    .bound = Bound::kBytes,
-    .inputs = {{"dy"}, optional("acc", Role::kAdded)},
-    .outputs = {{"dw"}},
-    .infer = infer_dw,
-    .work = work_each<1>,
-    .gradient = no_gradient,
-    .may_alias = {{0, 1}},
-    .run = any_type(run_dw)};
+const OpDef kAddRowsDw = {.name = "add_rows_dw",
+                          .doc = "dw = the sum of dy over all but its last attr axes axes [+ acc]",
+                          .bound = Bound::kBytes,
+                          .inputs = {{"dy"}, optional("acc", Role::kAdded)},
+                          .outputs = {{"dw"}},
+                          .infer = infer_dw,
+                          .work = work_each<1>,
+                          .gradient = no_gradient,
+                          .may_alias = {{0, 1}},
+                          .run = any_type(run_dw)};
 
 }  // namespace moe::ops

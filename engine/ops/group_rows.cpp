@@ -49,7 +49,8 @@ Work work(const Graph& g, const Op& op, const WorkContext&) {
 template <bool kGathers>
 Bytes scratch(const Graph& g, const Op& op, Bytes elem_bytes) {
   int64_t outer = 1;
-  for (int64_t a = 0; a < attr_int(op, "axis"); ++a) outer *= shape(g, op, 0)[static_cast<size_t>(a)];
+  for (int64_t a = 0; a < attr_int(op, "axis"); ++a)
+    outer *= shape(g, op, 0)[static_cast<size_t>(a)];
   const bool neighbours = outer == 1 && !op.attrs.contains("context");
   return neighbours ? 0 : num_elements(g.tensor(message<kGathers>(op)).shape) * elem_bytes;
 }

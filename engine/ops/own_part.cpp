@@ -9,7 +9,8 @@ namespace {
 /// The rows of a rank along an axis of `all` rows: its parts of 2 n, for attr context = n above 1, of
 /// which those of the ranks with the same parts have a slice each.
 struct OwnRows {
-  OwnRows(const Graph& g, const Op& op, int64_t all, int64_t rank) : context(expect_context(g, op)) {
+  OwnRows(const Graph& g, const Op& op, int64_t all, int64_t rank)
+      : context(expect_context(g, op)) {
     const Group group = group_of(g, op);
     sharing = group.size / context;
     place = group.place(rank);
@@ -40,9 +41,10 @@ std::vector<TensorSpec> infer_rows(const Graph& g, const Op& op) {
   int64_t& length = own[axis_of(g, op)];
   const int64_t parts = group_of(g, op).size * (expect_context(g, op) > 1 ? 2 : 1);
   if (length % parts != 0) {
-    throw user_error("op '{}' (own_rows): the length {} of the axis must be a multiple of {}, the "
-                     "parts of the ranks of the group",
-                     op.name, length, parts);
+    throw user_error(
+        "op '{}' (own_rows): the length {} of the axis must be a multiple of {}, the "
+        "parts of the ranks of the group",
+        op.name, length, parts);
   }
   length /= group_of(g, op).size;
   return {{own, arg(g, op, 0).dtype}};
@@ -65,9 +67,9 @@ void each_own_row(const Graph& g, const Op& op, const Shape& whole, int64_t rank
 
 constexpr auto run_rows = []<class T>(const KernelCall<T>& c) {
   const auto copy_rows = [&](const auto* from, auto* to) {
-    each_own_row(c.graph, c.op, c.in_shape(0), c.rank.rank, [&](int64_t whole, int64_t own, int64_t n) {
-      std::copy_n(from + whole, n, to + own);
-    });
+    each_own_row(
+        c.graph, c.op, c.in_shape(0), c.rank.rank,
+        [&](int64_t whole, int64_t own, int64_t n) { std::copy_n(from + whole, n, to + own); });
   };
   if (c.graph.tensor(c.op.inputs[0]).dtype == DType::kI32) {
     copy_rows(c.in_i32(0), c.out_i32(0));
@@ -95,9 +97,10 @@ std::vector<TensorSpec> infer_rows_dw(const Graph& g, const Op& op) {
 
 constexpr auto run_rows_dw = []<class T>(const KernelCall<T>& c) {
   start_from(c, c.wide_out(0), c.wide(1), num_elements(c.out_shape(0)));
-  each_own_row(c.graph, c.op, c.out_shape(0), c.rank.rank, [&](int64_t whole, int64_t own, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) c.wide_out(0)[whole + i] += c.in(0)[own + i];
-  });
+  each_own_row(c.graph, c.op, c.out_shape(0), c.rank.rank,
+               [&](int64_t whole, int64_t own, int64_t n) {
+                 for (int64_t i = 0; i < n; ++i) c.wide_out(0)[whole + i] += c.in(0)[own + i];
+               });
 };
 
 std::vector<TensorSpec> infer_vocabulary(const Graph& g, const Op& op) {
@@ -111,9 +114,8 @@ constexpr auto run_vocabulary = []<class T>(const KernelCall<T>& c) {
   const auto rows = static_cast<int32_t>(attr_int(c.op, "vocab"));
   const auto first = static_cast<int32_t>(group_of(c.graph, c.op).place(c.rank.rank)) * rows;
   const int64_t n = num_elements(c.in_shape(0));
-  std::transform(c.in_i32(0), c.in_i32(0) + n, c.out_i32(0), [&](int32_t id) {
-    return id >= first && id < first + rows ? id - first : -1;
-  });
+  std::transform(c.in_i32(0), c.in_i32(0) + n, c.out_i32(0),
+                 [&](int32_t id) { return id >= first && id < first + rows ? id - first : -1; });
 };
 
 std::vector<AxisTuple> along_batch(const Graph&, const Op& op) {

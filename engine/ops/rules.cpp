@@ -116,9 +116,10 @@ double io_bytes(const Graph& graph, const Op& op) {
 int64_t expect_context(const Graph& graph, const Op& op) {
   const int64_t context = attr_int(op, "context", 1), members = group_of(graph, op).size;
   if (context >= 1 && members % context == 0) return context;
-  throw user_error("op '{}' ({}): attribute 'context' = {}, allowed: a divisor of the {} ranks of its "
-                   "group",
-                   op.name, graph.def(op).name, context, members);
+  throw user_error(
+      "op '{}' ({}): attribute 'context' = {}, allowed: a divisor of the {} ranks of its "
+      "group",
+      op.name, graph.def(op).name, context, members);
 }
 
 kernels::ScoreRule score_rule(const Op& op) {

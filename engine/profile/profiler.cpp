@@ -126,10 +126,10 @@ class CollectiveCalls {
             return made.call(all_, op_.name);
           };
         }
-        return [this, made = SliceExchange<float>(graph, op, memory, scratch,
-                                                  all_.rank())]() mutable {
-          return made.call(all_, op_.name, made.elements(0, 1));
-        };
+        return
+            [this, made = SliceExchange<float>(graph, op, memory, scratch, all_.rank())]() mutable {
+              return made.call(all_, op_.name, made.elements(0, 1));
+            };
       };
       return;
     }

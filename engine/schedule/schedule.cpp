@@ -33,9 +33,10 @@ void Schedule::set_chunk(const Graph& graph, OpId op, Bytes bytes, std::string s
                      graph.def(op).name);
   }
   if (carries(graph, op, Payload::kActivations)) {
-    throw user_error("op '{}' ({}) cannot be cut into chunks; all-to-alls, sums of gradients and "
-                     "their halves can",
-                     graph.op(op).name, graph.def(op).name);
+    throw user_error(
+        "op '{}' ({}) cannot be cut into chunks; all-to-alls, sums of gradients and "
+        "their halves can",
+        graph.op(op).name, graph.def(op).name);
   }
   if (bytes <= 0 || bytes > message) {
     throw user_error(

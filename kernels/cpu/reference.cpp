@@ -255,8 +255,8 @@ void embedding(double* x, const int32_t* ids, const double* wte, const double* w
                int64_t seq, int64_t hidden, Stream) {
   for (int64_t t = 0; t < tokens; ++t)
     for (int64_t c = 0; c < hidden; ++c)
-      x[t * hidden + c] = (ids[t] < 0 ? 0 : wte[ids[t] * hidden + c]) +
-                          at_or_zero(wpe, t % seq * hidden + c);
+      x[t * hidden + c] =
+          (ids[t] < 0 ? 0 : wte[ids[t] * hidden + c]) + at_or_zero(wpe, t % seq * hidden + c);
 }
 
 void embedding_dwte(double* dwte, const int32_t* ids, const double* dx, const double* acc,

@@ -34,14 +34,16 @@ for i = 1, RUNS do
   local done = moe.run(moe.experiment { name = "pipeline_" .. i,
     model = moe.model.gpt2_moe { vocab = 256, layers = 8, hidden = 128, heads = 4, seq = 128,
       batch_per_device = 2, experts = 4, gate = "switch", capacity_factor = 1.25, ep = ep },
-    systems = { moe.system "serial" { moe.pass.serial {}, pp > 1 and moe.pipeline[name] {} or nil } },
+    systems = { moe.system "serial" { moe.pass.serial {},
+      pp > 1 and moe.pipeline[name] {} or nil } },
     optimizer = { lr = 0.02 }, grid = moe.grid { tp = tp, cp = cp, pp = pp, micro_batches = micro },
     run = { { "cpu", ranks = ranks, pace = math.max(2, math.ceil(0.6 * ranks)), steps = 8,
       link = { bytes_per_s = bytes_per_s, latency_us = 20 } } } })
   for run in done:each() do
     local executed, predicted = run.iteration_ms, run.prediction.iteration_ms
     rows[#rows + 1] = { ("%s, tp %d, cp %d, pp %d, dp %d, ep %d, %d micro-batches, %g MB/s"):format(
-      name, tp, cp, pp, data, ep, micro, bytes_per_s / 1e6), ("%.1f"):format(executed), ("%.1f"):format(predicted),
+      name, tp, cp, pp, data, ep, micro, bytes_per_s / 1e6), ("%.1f"):format(executed),
+      ("%.1f"):format(predicted),
       ("%+.1f%%"):format(100 * (predicted / executed - 1)) }
     errors[#errors + 1] = 100 * math.abs(predicted / executed - 1)
     runs[#runs + 1] = { executed, predicted }

@@ -13,10 +13,10 @@ namespace moe::test {
 namespace {
 
 std::vector<SmallGraph> all_small_graphs() {
-  std::vector<SmallGraph> graphs = {dense_graph(),          reuse_graph(), split_graph(), attention_graph(true),
-                                    attention_graph(false), rms_graph(),   gated_graph(),
-                                    elementwise_graph(),    heads_graph(), rope_graph(),
-                                    attend_graph(),         rounds_graph()};
+  std::vector<SmallGraph> graphs = {dense_graph(),         reuse_graph(),          split_graph(),
+                                    attention_graph(true), attention_graph(false), rms_graph(),
+                                    gated_graph(),         elementwise_graph(),    heads_graph(),
+                                    rope_graph(),          attend_graph(),         rounds_graph()};
   for (const char* scores : {"softmax", "sigmoid"}) {
     for (const char* weight : {"prob", "renorm", "one"}) {
       graphs.push_back(moe_graph({.gate = "top_k",

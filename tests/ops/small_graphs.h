@@ -72,9 +72,9 @@ inline SmallGraph split_graph() {
 graph split ranks=1
 %0 input i32 [2,4] ids
 %1 input i32 [2,4] targets
-%2 param f64 [7,6] wte split=0
+%2 param f64 [7,6] wte split_axis=0
 %3 param f64 [4,6] wpe
-%4 param f64 [6,6] w split=1
+%4 param f64 [6,6] w split_axis=1
 %5 param f64 [6] b
 %6 = own_vocabulary(%0) {vocab=7} own forward embed
 %7 = embedding(%6, %2) embed forward embed

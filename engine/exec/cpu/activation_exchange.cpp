@@ -8,8 +8,8 @@
 namespace moe {
 
 template <class T>
-ActivationExchange<T>::ActivationExchange(const Graph& graph, OpId id, const CollectiveMemory& memory,
-                            void* scratch)
+ActivationExchange<T>::ActivationExchange(const Graph& graph, OpId id,
+                                          const CollectiveMemory& memory, void* scratch)
     : group_(group_of(graph, graph.op(id))),
       scatters_(graph.def(id).collective == Collective::kReduceScatter) {
   const Op& op = graph.op(id);

@@ -88,7 +88,8 @@ void check_supported(const Plan& plan, const RunOptions& options) {
     const Collective collective = plan.graph.def(op).collective;
     if (!is_half(collective)) continue;
     throw user_error(
-        "op '{}': the executor cuda has no {}; the optimizer's states can be sharded (zero = 1), and "
+        "op '{}': the executor cuda has no {}; the optimizer's states can be sharded (zero = 1), "
+        "and "
         "products split (tp), in simulations and on cpu",
         plan.graph.op(op).name, plan.graph.def(op).name);
   }

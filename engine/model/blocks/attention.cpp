@@ -20,9 +20,10 @@ TensorId attention(ModelBuilder& b, const In& in, const Attention& o) {
   TensorId context;
   if (b.spec().cp > 1) {
     if (o.kernel == AttentionKernel::kUnfused) {
-      throw user_error("model.cp = {}: attention of separate ops (kernel = 'unfused') sees no keys "
-                       "of other ranks; use kernel = 'fused', or cp = 1",
-                       b.spec().cp);
+      throw user_error(
+          "model.cp = {}: attention of separate ops (kernel = 'unfused') sees no keys "
+          "of other ranks; use kernel = 'fused', or cp = 1",
+          b.spec().cp);
     }
     const std::string each = std::to_string(b.width(qkv) / 3);
     const OpId parts = b.add("split", "attn.cut", {qkv},

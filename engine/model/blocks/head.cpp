@@ -5,10 +5,9 @@ namespace moe::blocks {
 TensorId head(ModelBuilder& b, const In& in, const Head& o) {
   const int64_t vocab = b.spec().vocab;
   b.begin_segment(Segment::kHead);
-  const TensorId w = o.tied
-                         ? b.declared("wte")
-                         : b.parameter("head.w", {vocab, b.width(in.x)}, ParamInfo::Init::kUniform,
-                                       b.split(0));
+  const TensorId w =
+      o.tied ? b.declared("wte")
+             : b.parameter("head.w", {vocab, b.width(in.x)}, ParamInfo::Init::kUniform, b.split(0));
   const TensorId x = b.all_rows("head.rows", in.x);
   const TensorId logits = scaled_sum(b, "head.scale", b.op("linear", "head", {x, w}), o.scale, {});
   const TensorId own = b.own_parts("loss.parts", b.targets(), 1);
@@ -19,8 +18,7 @@ TensorId head(ModelBuilder& b, const In& in, const Head& o) {
   }
   const TensorId targets = b.own_vocabulary("loss.targets", own, w);
   const TensorId sums = b.op("vocabulary_sums", "loss.own", {logits, targets});
-  const TensorId all =
-      b.op("gather_rows", "loss.sums", {sums}, b.over_tp({{"axis", int64_t{2}}}));
+  const TensorId all = b.op("gather_rows", "loss.sums", {sums}, b.over_tp({{"axis", int64_t{2}}}));
   attrs["copies"] = b.spec().tp;
   b.op("cross_entropy_split", "loss", {logits, targets, all}, attrs);
   return logits;

@@ -37,9 +37,8 @@ TensorId latent_attention(ModelBuilder& b, const In& in, const LatentAttention& 
   const TensorId both = project(b, "attn.kv_a", in.x, o.kv_rank + rotary);
   const OpId cut =
       b.add("split_heads", "attn.kv_cut", {both}, {{"heads", int64_t{1}}, {"first", o.kv_rank}});
-  const TensorId low =
-      b.all_rows("attn.kv_rows", rmsnorm(b, {b.graph().out(cut)},
-                                         {.name = "attn.kv_a_norm", .eps = o.eps}));
+  const TensorId low = b.all_rows(
+      "attn.kv_rows", rmsnorm(b, {b.graph().out(cut)}, {.name = "attn.kv_a_norm", .eps = o.eps}));
   const TensorId shared = b.all_rows("attn.k_rows", b.graph().out(cut, 1));
   const TensorId k_rope = turned("attn.k_rope", shared, rotary, 0);
   const TensorId kv = project(b, "attn.kv_b", low, o.heads * (o.nope + o.value), b.split(0));
@@ -52,8 +51,7 @@ TensorId latent_attention(ModelBuilder& b, const In& in, const LatentAttention& 
   const TensorId v = b.all_parts("attn.v_parts", b.graph().out(heads, 1));
   const TensorId context =
       b.op("attend", "attn.core", {q, b.all_parts("attn.k_parts", k), v}, b.of_parts(attrs));
-  const TensorId w =
-      b.parameter("attn.out.w", {d, o.heads * o.value}, Init::kUniform, b.split(1));
+  const TensorId w = b.parameter("attn.out.w", {d, o.heads * o.value}, Init::kUniform, b.split(1));
   return b.summed_product("attn.out", context, w, {}, in.residual);
 }
 

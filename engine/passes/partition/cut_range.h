@@ -24,7 +24,7 @@ struct CutRange {
 class RangeCutter {
  public:
   /// program: the forward ops in program order. batch: samples per rank. seq: tokens of a sample
-  /// whose rows a rank has.
+  /// per rank.
   /// Requires: graph and program outlive the cutter.
   RangeCutter(const Graph& graph, std::span<const OpId> program, int64_t batch, int64_t seq);
 

@@ -253,8 +253,7 @@ class Partition {
   }
 
   Graph rewritten() const {
-    RangeCutter cutter(graph_, program_, batch_,
-                       context_.model.tokens_per_rank() / batch_);
+    RangeCutter cutter(graph_, program_, batch_, context_.model.tokens_per_rank() / batch_);
     std::vector<std::vector<OpId>> made;
     for (const CutRange& range : ranges_) made.push_back(cutter.cut(range));
     return by_source(cutter.result(ranges_, made));

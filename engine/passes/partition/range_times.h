@@ -19,7 +19,7 @@ namespace moe {
 class RangeTimes {
  public:
   /// program: the forward ops in program order. batch: samples per rank. seq: tokens of a sample
-  /// whose rows a rank has.
+  /// per rank.
   /// Requires: graph, program and cost outlive this object.
   RangeTimes(const Graph& graph, std::span<const OpId> program, int64_t batch, int64_t seq,
              const CostModel& cost);

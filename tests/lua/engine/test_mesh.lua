@@ -53,11 +53,11 @@ local function net(attend)
     b:block(1)
     local all = b:all_rows(x, 'rows')
     local q = b:op { kind = 'linear', name = 'qkv', inputs = { attend and x or all,
-      b:parameter { name = 'qkv.w', shape = { 48, 16 }, split = 1, blocks = 3 } }, seg = 'attn' }
+      b:parameter { name = 'qkv.w', shape = { 48, 16 }, split_axis = 1, blocks = 3 } }, seg = 'attn' }
     local c = b:op { kind = 'attend', name = 'core', inputs = { q },
       attrs = { heads = b:own(4, 'heads') } }
     local y = b:op { kind = 'linear', name = 'out', inputs = { c,
-      b:parameter { name = 'out.w', shape = { 16, 16 }, split = 2 } } }
+      b:parameter { name = 'out.w', shape = { 16, 16 }, split_axis = 2 } } }
     x = b:op { kind = 'add', name = 'sum', inputs = { b:sum_to_own_rows(y, 'out.sum'), x } }
     x = b:experts(x, { ffn = 16, residual = x })
     b:block()
