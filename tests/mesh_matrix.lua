@@ -58,6 +58,7 @@ local MESH_MODELS = {
     return moe.model.qwen3_30b_a3b(gated { ep = ep, head_dim = 6,
       balance_loss = { coefficient = 0.01 } })
   end,
+  olmoe = function(ep) return moe.model.olmoe_1b_7b(gated { ep = ep, kv_heads = 4 }) end,
   gpt_oss = function(ep) return moe.model.gpt_oss_20b(gated { ep = ep, head_dim = 4 }) end,
   deepseek = function(ep)
     return moe.model.deepseek_v3(wide { dense_layers = 1, q_rank = 8, kv_rank = 8, nope = 8,
@@ -181,7 +182,7 @@ local function cases(seed)
     end
     list[#list + 1] = c
   end
-  local meshes, parts = { "gpt2", "mixtral", "qwen3", "gpt_oss", "deepseek" },
+  local meshes, parts = { "gpt2", "mixtral", "qwen3", "olmoe", "gpt_oss", "deepseek" },
     { "zero", "recompute", "rows", "partition", "prophet", "balancer", "none" }
   for _ = 1, DRAWS do
     local tp, cp, data, pp = draw { 1, 2, 4 }, draw { 1, 2, 4 }, draw { 1, 2, 4 }, draw { 1, 2, 4 }

@@ -117,7 +117,7 @@ void check_equal(const Persistent& p, const Persistent& other, size_t a, size_t 
 }
 
 /// Throws RunError unless each of the `num_ranks` ranks of its pipeline rank has the same bits of
-/// `p` as the first rank that holds the same part. Slots of a placement may hold no
+/// `p` as the last rank before it that holds the same part. Slots of a placement may hold no
 /// expert; check_residents() compares the others.
 void check_copies(const Persistent& p, const AllBuffers& ranks, int64_t num_ranks, size_t bytes) {
   if (p.layer >= 0) return;
@@ -125,8 +125,8 @@ void check_copies(const Persistent& p, const AllBuffers& ranks, int64_t num_rank
   const int64_t same = p.sliced.size > 1 && p.sliced.stride == 1 ? 1 : p.held.same;
   const int64_t once = p.holders * same * p.sliced.size;
   for (int64_t r = 0; r < num_ranks; ++r) {
-    const int64_t like = r % once - r % same;
-    if (like == r) continue;
+    const int64_t like = r % same > 0 ? r - 1 : r - once;
+    if (like < 0) continue;
     check_equal(p, p, static_cast<size_t>(p.first_rank + like),
                 static_cast<size_t>(p.first_rank + r), ranks, bytes);
   }

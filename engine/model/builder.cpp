@@ -157,6 +157,10 @@ TensorId ModelBuilder::all_rows(std::string_view name, TensorId x) {
   return spec_.tp == 1 ? x : op("gather_rows", name, {x}, over_tp({{"axis", int64_t{1}}}));
 }
 
+TensorId ModelBuilder::all_columns(std::string_view name, TensorId x) {
+  return spec_.tp == 1 ? x : op("gather_rows", name, {x}, over_tp({{"axis", int64_t{2}}}));
+}
+
 TensorId ModelBuilder::sum_to_own_rows(std::string_view name, TensorId x) {
   return spec_.tp == 1 ? x : op("scatter_rows", name, {x}, over_tp({{"axis", int64_t{1}}}));
 }
@@ -167,12 +171,15 @@ TensorId ModelBuilder::own_ids() {
   return own_ids_;
 }
 
-TensorId ModelBuilder::own_parts(std::string_view name, TensorId x, int64_t axis, Axis from) {
-  const Group group = grid_.over(from, Axis::kCp);
+TensorId ModelBuilder::own_parts(std::string_view name, TensorId x, int64_t axis, Axis from,
+                                 Axis to) {
+  const Group group = grid_.over(from, to);
   if (group.size == 1) return x;
   Attrs attrs = group_attrs(group, graph_.num_ranks);
   attrs["axis"] = axis;
-  if (spec_.cp > 1) attrs["context"] = spec_.cp;
+  if (spec_.cp > 1 && to == Axis::kCp) attrs["context"] = spec_.cp;
+  // What depends on no parameter is in no block, so that all stages of a pipeline may have it.
+  if (axis == 2) return op("own_rows", name, {x}, std::move(attrs));
   return graph_.out(graph_.add_op("own_rows", std::string(name), {x}, std::move(attrs)));
 }
 

@@ -47,6 +47,8 @@ class ModelBuilder {
   // tp these functions return `x`.
   /// Returns the rows of all ranks of the group, [B,S,..] of x [B,S/tp,..].
   TensorId all_rows(std::string_view name, TensorId x);
+  /// Returns the columns of all ranks of the group, which have the same rows.
+  TensorId all_columns(std::string_view name, TensorId x);
   /// Returns this rank's rows of the sum of x [B,S,..] over the ranks of the group.
   TensorId sum_to_own_rows(std::string_view name, TensorId x);
   // Where cp splits sequences, a rank's tokens are of its two parts of a sequence, of 2 cp equal ones
@@ -55,9 +57,10 @@ class ModelBuilder {
   /// Returns the input tokens whose rows the rank has, [B,S/tp].
   TensorId own_ids();
   /// Returns the tokens of the rank's parts of the sequences of ids [B,..], along axis 1, or of what
-  /// has a row per token along another axis. over: of the ranks that share sequences, those that
-  /// have other tokens.
-  TensorId own_parts(std::string_view name, TensorId x, int64_t axis, Axis from = Axis::kCp);
+  /// has a row per token along another axis. from, to: the axes of the grid over which ranks have
+  /// other tokens.
+  TensorId own_parts(std::string_view name, TensorId x, int64_t axis, Axis from = Axis::kCp,
+                     Axis to = Axis::kCp);
   /// Returns the keys or values of whole sequences of those of the rank's parts, x [B,S,..].
   TensorId all_parts(std::string_view name, TensorId x);
   /// Returns `attrs` of attention whose queries are of the rank's parts of sequences.

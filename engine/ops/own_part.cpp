@@ -31,9 +31,9 @@ struct OwnRows {
 size_t axis_of(const Graph& g, const Op& op) {
   const auto axes = static_cast<int64_t>(shape(g, op, 0).size());
   const int64_t axis = attr_int(op, "axis", -1);
-  if (axis >= 0 && axis < std::min<int64_t>(axes, 2)) return static_cast<size_t>(axis);
-  throw user_error("op '{}' ({}): attribute 'axis' = {}, allowed: 0 or 1", op.name, g.def(op).name,
-                   axis);
+  if (axis >= 0 && axis < axes) return static_cast<size_t>(axis);
+  throw user_error("op '{}' ({}): attribute 'axis' = {}, allowed: 0 to {}", op.name, g.def(op).name,
+                   axis, axes - 1);
 }
 
 std::vector<TensorSpec> infer_rows(const Graph& g, const Op& op) {
@@ -85,14 +85,18 @@ void gradient_rows(GradContext& c, OpId) {
   Attrs attrs = all_attrs(op);
   attrs["rows"] = shape(c.graph(), op, 0)[axis_of(c.graph(), op)];
   const std::vector<TensorId> inputs = {c.grad(op.outputs[0]), c.grad(x)};
-  c.set(x, c.graph().out(c.emit(kOwnRowsDw, "dw", inputs, std::move(attrs), true)));
+  const bool weight = c.graph().tensor(x).kind == TensorKind::kParam;
+  if (weight) attrs["weight"] = int64_t{1};
+  const char* const suffix = weight ? "dw" : "dx";
+  c.set(x, c.graph().out(c.emit(kOwnRowsDw, suffix, inputs, std::move(attrs), weight)));
 }
 
 std::vector<TensorSpec> infer_rows_dw(const Graph& g, const Op& op) {
   Shape whole = expect_matrix(g, op, 0);
   whole[axis_of(g, op)] = expect_attr(op, "rows", 1);
   expect_shape(g, op, 1, whole);
-  return {{whole, gradient_dtype(op, arg(g, op, 0).dtype)}};
+  const DType dtype = arg(g, op, 0).dtype;
+  return {{whole, attr_int(op, "weight") != 0 ? gradient_dtype(op, dtype) : dtype}};
 }
 
 constexpr auto run_rows_dw = []<class T>(const KernelCall<T>& c) {
@@ -141,7 +145,9 @@ const OpDef kOwnRows = {
 
 const OpDef kOwnRowsDw = {
     .name = "own_rows_dw",
-    .doc = "dx of attr rows rows along attr axis: dy at the rank's own rows, else 0 [+ acc]",
+    .doc =
+        "dx of attr rows rows along attr axis: dy at the rank's own rows, else 0 [+ acc]; attr "
+        "weight=1: the gradient of a parameter",
     .inputs = {{"dy"}, optional("acc", Role::kAdded)},
     .outputs = {{"dx"}},
     .infer = infer_rows_dw,

@@ -11,8 +11,10 @@ TensorId prepared(ModelBuilder& b, const GroupedAttention& o, const std::string&
                   int64_t heads, TensorId angles) {
   const auto norm = [&] {
     if (o.qk_norm == QkNorm::kNone) return;
-    const int64_t parts = o.qk_norm == QkNorm::kHead ? heads : 1;
-    x = rmsnorm(b, {x}, {.name = name + "_norm", .eps = o.eps, .heads = parts});
+    const bool row = o.qk_norm == QkNorm::kRow;
+    if (row) x = b.all_columns(name + "_all", x);
+    x = rmsnorm(b, {x}, {.name = name + "_norm", .eps = o.eps, .heads = row ? 1 : heads});
+    if (row) x = b.own_parts(name + "_own", x, 2, Axis::kTp, Axis::kTp);
   };
   if (!o.norm_after_rope) norm();
   if (angles.valid()) {
@@ -50,11 +52,11 @@ TensorId grouped_attention(ModelBuilder& b, const In& in, const GroupedAttention
   const int64_t value = o.value > 0 ? o.value : head_dim;
   const int64_t heads = b.own("heads", o.heads), same = ranks_per_head(b, kv_heads);
   const int64_t own_kv_heads = same > 1 ? 1 : b.own("kv_heads", kv_heads);
-  if (b.spec().tp > 1 && o.qk_norm == QkNorm::kRow) {
+  if (same > 1 && o.qk_norm == QkNorm::kRow) {
     throw user_error(
-        "model.tp = {}: grouped_attention with qk_norm = 'row' normalises all heads of a row "
-        "together, which ranks of a group over tp do not hold; use tp = 1",
-        b.spec().tp);
+        "model.tp = {}: grouped_attention with qk_norm = 'row' normalises all heads of a row, of "
+        "which ranks must have their own, but there are {} kv_heads; use a divisor of them",
+        b.spec().tp, kv_heads);
   }
   const TensorId x = b.all_rows("attn.rows", in.x);
   const auto project = [&](const std::string& name, int64_t columns, bool bias, int64_t copies) {

@@ -13,7 +13,7 @@ end
 local function bytes(spans)
   local sum, n = 0, {}
   for _, e in ipairs(spans) do
-    if e.op:find '%.rows' or e.op:find '%.sum' or e.op:find 'loss%.sums' then
+    if e.op:find '%.rows' or e.op:find '%.sum' or e.op:find '_parts' then
       sum, n[e.op] = sum + e.bytes, (n[e.op] or 0) + 1
     end
   end
@@ -24,23 +24,27 @@ end
 test("collectives of activations carry the bytes of the closed forms, simulated and executed",
   function()
   expect.plans(HEAD .. [[
-for _, tp in ipairs { 2, 4 } do
-  local grid = moe.grid { tp = tp, ep = tp }
+for _, axes in ipairs { { 2, 1 }, { 4, 1 }, { 1, 2 }, { 2, 2 } } do
+  local tp, cp = unpack(axes)
+  local grid = moe.grid { tp = tp, cp = cp, ep = tp * cp }
   local p = moe.plan { model = model(), grid = grid, system = moe.system 'raf' {},
     optimizer = { name = 'sgd' },
-    cluster = moe.cluster.custom { nodes = 1, devices_per_node = tp, nics_per_node = 1,
+    cluster = moe.cluster.custom { nodes = 1, devices_per_node = tp * cp, nics_per_node = 1,
       nic = { bytes_per_s = 1e9, latency_us = 1 }, intra = { bytes_per_s = 1e9, latency_us = 1 },
       device = { gemm_flops_per_s = 1e13, vector_flops_per_s = 1e12,
         memory_bytes_per_s = 1e12 } } }
   -- Of rows: attention of both blocks, the dense feed-forward of one and the head gather them and
   -- sum them up (the embedding sums, the head gathers), forward, and backward the other way round.
+  -- With cp, keys and values of both blocks are gathered, and their gradients summed.
   local rows, sums = 3 * 8 * 16 * 4, 3 * 8 * 2 * tp * 4
-  local want = ((2 * (2 + 1) + 2) * 2 * rows + sums) * (tp - 1) / tp
+  local want = ((2 * (2 + 1) + 2) * 2 * rows + sums) / cp * (tp - 1) / tp
+    + 2 * 2 * 2 * rows / tp * (cp - 1) / cp
   local simulated, n = bytes(p:spans())
   local r = p:run('cpu', { steps = 1, tokens = 'reference' })
   local executed = bytes(r:spans {})
   assert(simulated == want and executed == want, ('%g %g %g'):format(simulated, executed, want))
-  assert(n['b0.attn.rows'] == 1 and n['b0.attn.rows.dx'] == 1 and n['b1.attn.out.sum.dx'] == 1)
+  local op = tp > 1 and 'b0.attn.rows' or 'b0.attn.k_parts'
+  assert(n[op] == 1 and n[op .. '.dx'] == 1)
 end
 ]])
 end)
@@ -91,7 +95,7 @@ moe.train { model = model { %s }, ranks = 4, steps = 1, tokens = 'reference',
   end
   fails("tp = 3", "grid.tp: 3 does not divide the number of ranks, 4; give a divisor")
   fails("tp = 4", "model.tp = 4: does not divide the 2 heads; give a divisor", "heads = 2")
-  fails("tp = 4", "model.tp = 4, allowed: a divisor of the 4 ranks and of model.seq = 6",
+  fails("tp = 4", "model.tp = 4, allowed: a divisor of the 4 ranks, and of model.seq = 6",
     "seq = 6")
   fails("tp = 4", "axis 1 (from 1) of the parameter 'wte' [66,16] cannot be divided", "vocab = 66")
   fails("tp = 2, dp = 4", "grid.dp: 4 does not fit 4 ranks, on which it is 2")
