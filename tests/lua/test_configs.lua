@@ -38,6 +38,7 @@ local function fields(model_type, own)
     config.layer_types, config.num_hidden_layers = {}, 4
     for i = 1, 4 do config.layer_types[i] = "full_attention" end
   end
+  if row.rotary_twice then config.rope_parameters = { partial_rotary_factor = 0.5 } end
   -- A block of each kind that is stood in for.
   local at = 0
   for letter, part in pairs(row.stands or {}) do

@@ -44,7 +44,7 @@ SIZES = {
     "qk_rope_head_dim": [4], "v_head_dim": [8, 5], "sliding_window": [8, 5, None],
     "first_k_dense_replace": [1, 0, 2], "num_dense_layers": [1, 0], "moe_layer_start_index": [1, 0],
     "moe_layer_interval": [1, 2], "decoder_sparse_step": [1, 2], "mlp_only_layers": [[], [0], [1]],
-    "max_window_layers": [62, 1], "global_attn_every_n_layers": [4, 2],
+    "dense_intermediate_size": [12, 20], "max_window_layers": [62, 1], "global_attn_every_n_layers": [4, 2],
     "rope_parameters": [{"rope_type": "default", "rope_theta": 1e4}, {"rope_type": "default",
         "rope_theta": 500.0}, {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
         {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
@@ -93,10 +93,16 @@ def draw(rng, name):
     layers = rng.choice(SIZES["num_hidden_layers"])
     fields.pop("qk_head_dim", None)  # computed
     fields.pop("per_layer_config", None)
+    if name == "minimax_m3_vl_text":
+        fields["rotary_dim"] = 4
+    if "ocr" in name:
+        fields.pop("head_dim")  # computed, too
     for key, value in fields.items():
         if name == "glm4v_moe_text" and key == "rope_parameters":
             value = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5,
                      "mrope_section": [1, 0, 0]}
+        elif name == "minimax_m3_vl_text" and key == "rope_parameters":
+            value = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
         elif key in ("head_dim", "num_key_value_heads") and "kv_lora_rank" in fields:
             value = SIZES["num_attention_heads"][0] if key != "head_dim" else 10 if name == "mistral4" else 4
         elif key == "layer_types":

@@ -172,8 +172,12 @@ local function rope_fields(c, row, head)
     return nil, "rope_parameters.full_attention: is null, which is not built"
   end
   local columns = c:has "rotary_dim" and c:get "rotary_dim"
-  local turning = main:get "partial_rotary_factor" or c:get "partial_rotary_factor"
-    or columns and columns / head or default.partial_rotary_factor or 1
+  local asked = main:get "partial_rotary_factor" or c:get "partial_rotary_factor"
+  if row.rotary_twice and columns and columns ~= math.floor((asked or 1) * head) then
+    return nil, ("rotary_dim = %d: but partial_rotary_factor = %s says that %d columns of a head "
+      .. "turn"):format(columns, asked or 1, math.floor((asked or 1) * head))
+  end
+  local turning = asked or columns and columns / head or default.partial_rotary_factor or 1
   if turning ~= 1 and not (default.partial_rotary_factor or c:has "rotary_dim" or row.latent) then
     return nil, ("partial_rotary_factor = %s: the class does not read it"):format(turning)
   end

@@ -27,6 +27,7 @@
 --   reads = fields of the class without effect here; dense_ffn, eps = the field's name in the class
 --   shared_count = number of shared experts that no field states
 --   head_of_width = whether head_dim is hidden_size / num_attention_heads whatever is given
+--   rotary_twice = whether the class has rotary_dim without reading it
 --   norm_plus = what is added to the weights of norms: 1 if they multiply by 1 + w
 --   longest = function(rope): the most tokens of a sequence for which the model is as built, or nil
 --   tensors = the names of tensors that differ from those that most checkpoints share
@@ -232,7 +233,7 @@ local TYPES = {
       layernorm_full_attention_beta = 1, layernorm_linear_attention_beta = 1,
       layernorm_mlp_beta = 1 } },
   minimax_m3_vl_text = { scores = "sigmoid", choice_bias = true, renorm = true, qk_norm = "head",
-    norm_plus = 1, dense_ffn = "dense_intermediate_size", act_offset = 1,
+    norm_plus = 1, dense_ffn = "dense_intermediate_size", act_offset = 1, rotary_twice = true,
     kinds = { full_attention = "f" }, also = { n_shared_experts = 1 },
     only = { n_shared_experts = 1 },
     reads = { "index_n_heads", "index_head_dim", "index_block_size", "index_topk_blocks",
