@@ -11,9 +11,9 @@
 
 namespace moe {
 
-/// What one exchange takes and moves, by choices that are drawn. parts: where it goes by a law, else
-/// zeros. Bytes are those that the ranks of a node send: what published bandwidths count (`logical`,
-/// dispatch::logical_rows), and what crosses its NICs and its NVLink ports.
+/// What one exchange takes and moves, by choices that are drawn. parts: where it goes by a law,
+/// else zeros. Bytes are those that the ranks of a node send: what published bandwidths count
+/// (dispatch::logical_rows), and what crosses its NICs and its NVLink ports.
 struct DispatchUse {
   dispatch::Parts parts;
   double logical_bytes = 0, nic_bytes = 0, nvlink_bytes = 0;

@@ -68,8 +68,8 @@ LinkRows rows_on(const Route& route, const Exchange& exchange, const Choices& ch
 /// Rows of each hop of one way from rank to rank, [hops][ranks, ranks], with those that stay.
 std::vector<std::vector<int64_t>> hop_rows(const Route& route, const Exchange& exchange,
                                            const Choices& choices, Way way);
-/// The rows of one hop of a route on which each choice is a row, whose choices need not be known one
-/// by one. counts: of the choices of each source for each target, [ranks, ranks].
+/// The rows of one hop of a route on which each choice is a row, whose choices need not be known
+/// one by one. counts: of the choices of each source for each target, [ranks, ranks].
 std::vector<int64_t> hop_rows(const Route& route, const Exchange& exchange,
                               const std::vector<int64_t>& counts, Way way, int64_t hop);
 

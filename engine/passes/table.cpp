@@ -24,8 +24,8 @@ using SchedulePass = Schedule(const Graph& graph, Schedule schedule, const PassC
 // clang-format off
 #define MOE_GRAPH_PASSES(X) \
   X(capacity_pipeline) X(clip_gradients) X(dispatched) X(fastermoe_pipeline) \
-  X(hierarchical_a2a) X(irregular_a2a) X(lina_inference) X(micro_ops) X(partition) X(pipemoe) X(refetch_copies) \
-  X(used_rows) \
+  X(hierarchical_a2a) X(irregular_a2a) X(lina_inference) X(micro_ops) X(partition) X(pipemoe) \
+  X(refetch_copies) X(used_rows) \
   X(weights_at_experts) X(zero)
 #define MOE_SCHEDULE_PASSES(X) \
   X(blocking_a2a) X(chunked) X(dw_schedule) X(fixed) X(hide_a2a) X(priority) X(serial)

@@ -58,8 +58,8 @@ TEST_CASE("ranks without tokens forward rows, and places for no choice are sent 
 }
 
 // Of random numbers: y = sum over k choices of (e mod 3 + 1) x. n roundings of bf16 are allowed
-// between it and the output: one on the wire and one at the end, and one more where nodes add; sums of
-// k + n terms add (k + n + 2) 2^-24.
+// between it and the output: one on the wire and one at the end, and one more where nodes add; sums
+// of k + n terms add (k + n + 2) 2^-24.
 TEST_CASE("sums of random rows are within the roundings on their way") {
   Rng rng(2);
   const Exchange x{.ranks = 8, .ranks_per_node = 4, .experts = 16, .topk = 6, .hidden = 128};

@@ -32,6 +32,19 @@ void on_ranks(int64_t ranks, const std::function<void(int64_t, Communicator&)>& 
   if (failed) std::rethrow_exception(failed);
 }
 
+/// The sum of the factors of all choices of a token that a slot stands for.
+float factor_of(const Route& route, const Exchange& x, const Choices& choices, int64_t token,
+                int32_t slot) {
+  const auto of = choices.of(token, x.topk);
+  float factor = 0;
+  for (int32_t i = 0; i < x.topk; ++i) {
+    const int32_t e = of[static_cast<size_t>(i)];
+    const bool here = e >= 0 && (route.to_all ? x.rank_of(e) == slot : i == slot);
+    if (here) factor += static_cast<float>(e % 3 + 1);
+  }
+  return factor;
+}
+
 }  // namespace
 
 Moved move_exact(const Route& route, const Exchange& x, const Choices& choices) {
@@ -55,14 +68,7 @@ Moved move_exact(const Route& route, const Exchange& x, const Choices& choices) 
     std::map<std::pair<int64_t, int32_t>, Values> outs;
     mover.dispatch([&](int64_t token, int32_t) { return in.data() + (token - first) * n; },
                    [&](int64_t token, int32_t slot, const float* values) {
-                     const auto of = choices.of(token, x.topk);
-                     float factor = 0;  // of all choices that the slot stands for
-                     for (int32_t i = 0; i < x.topk; ++i) {
-                       const int32_t e = of[static_cast<size_t>(i)];
-                       const bool here =
-                           e >= 0 && (route.to_all ? x.rank_of(e) == slot : i == slot);
-                       if (here) factor += static_cast<float>(e % 3 + 1);
-                     }
+                     const float factor = factor_of(route, x, choices, token, slot);
                      Values& out = outs[{token, slot}];
                      for (int64_t h = 0; h < n; ++h) out.push_back(factor * values[h]);
                    });
