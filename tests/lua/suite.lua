@@ -19,7 +19,8 @@ end
 local set = core.args.set
 local part, parts = (set.part or "1/1"):match "^(%d+)/(%d+)$"
 for i, name in ipairs { "places", "fields", "policies", "experiments", "choices", "results",
-  "effects", "scripts", "lists", "machine", "collectives", "configs", "op_time", "routing", "wrong",
+  "effects", "scripts", "lists", "limits", "machine", "collectives", "configs", "op_time",
+  "routing", "wrong",
   "engine/edits", "engine/disciplines", "engine/micro_batches", "engine/weights",
   "engine/dispatchers", "engine/mesh", "engine/pairs", "engine/pipelines",
   "engine/pipeline_ranks", "engine/timelines", "engine/stand_ins",

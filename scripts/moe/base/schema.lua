@@ -205,12 +205,14 @@ M.refuse = refuse
 -- Maps keys of other frameworks to a text that their error message adds: that the feature is not
 -- implemented, what it is called here or, for data parallelism, that it needs no key.
 local NOT_BUILT = {}
-for feature, keys in pairs {
+--- Features that are not built -> the keys that other frameworks have for them.
+M.UNBUILT = {
   ["tensor parallelism of experts"] = { "etp", "expert_tensor_parallel_size" },
   ["sequence parallelism by heads"] = { "ulysses" },
   ["sharding of parameters (ZeRO stage 3)"] = { "fsdp" },
   ["decoding with a cache of keys and values"] = { "kv_cache", "decode", "max_new_tokens" },
-} do
+}
+for feature, keys in pairs(M.UNBUILT) do
   for _, key in ipairs(keys) do NOT_BUILT[key] = feature .. " is not implemented" end
 end
 for _, key in ipairs { "zero", "zero_stage", "distributed_optimizer" } do

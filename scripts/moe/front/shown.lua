@@ -7,7 +7,7 @@ local schema = require "moe.base.schema"
 local M = {}
 
 local MOST_NESTED = 32  -- tables in tables; more are left out
-local MOST_ROWS = 40    -- that a prompt shows of a table
+local MOST_ROWS, MOST_COLUMNS = 40, 12  -- that a prompt shows of a table
 
 -- The class of an object of the library, or nil.
 local function class_of(value)
@@ -17,7 +17,7 @@ end
 
 -- Objects of which more is shown than their class: what is shown in their place.
 local OPENED = {
-  plan = function(plan) return { info = plan:info(), simulate = plan:simulate() } end,
+  plan = function(plan) return schema.merged(plan:info(), plan:simulate()) end,
   results = function(results) return { runs = results.runs } end,
   search = function(search) return schema.merged(search, {}) end,
   values = function(values) return { unpack(values) } end,
@@ -29,8 +29,8 @@ local function opened(value)
 end
 
 --- Returns the value without what JSON cannot have: functions and objects of the engine are left
---- out, models and other objects of the library are their names; of a plan its info and simulation,
---- of results the runs. The keys of a table with both a list and names are texts.
+--- out, models and other objects of the library are their names; of a plan what plan:info() and
+--- plan:simulate() say, of results the runs. The keys of a table with both a list and names are texts.
 function M.plain(value, depth)
   depth, value = depth or 0, opened(value)
   local kind = type(value)
@@ -100,51 +100,34 @@ end
 
 local function cell_text(value)
   if type(value) == "number" then return ("%.6g"):format(value) end
-  if type(value) == "table" then
-    return #value > 0 and ("list of %d"):format(#value) or ("table of %d"):format(#schema.keys_of(
-      value))
-  end
+  if type(value) == "table" then return #value > 0 and ("list of %d"):format(#value) or "table" end
   return value == core.null and "-" or tostring(value)
 end
 
--- Returns the columns of a frame that differ between its rows, or all of one row.
-local function differing(frame)
-  local kept = {}
-  for k in ipairs(frame.columns) do
+-- Returns a frame as text: of several rows the columns in which they differ, as many as fit.
+local function frame_text(frame)
+  local lines = { {} }
+  for i = 1, math.min(#frame.rows, MOST_ROWS) do lines[i + 1] = {} end
+  for k, name in ipairs(frame.columns) do
     local differ = #frame.rows == 1
     for _, row in ipairs(frame.rows) do differ = differ or row[k] ~= frame.rows[1][k] end
-    if differ then kept[#kept + 1] = k end
+    if differ and #lines[1] < MOST_COLUMNS then
+      table.insert(lines[1], name)
+      for i = 2, #lines do table.insert(lines[i], cell_text(frame.rows[i - 1][k])) end
+    end
   end
-  return kept
-end
-
-local MOST_COLUMNS = 12
-
-local function frame_text(frame)
-  local kept, rows = differing(frame), { {} }
-  for k = MOST_COLUMNS + 1, #kept do kept[k] = nil end
-  for _, k in ipairs(kept) do table.insert(rows[1], frame.columns[k]) end
-  for i = 1, math.min(#frame.rows, MOST_ROWS) do
-    rows[i + 1] = {}
-    for _, k in ipairs(kept) do table.insert(rows[i + 1], cell_text(frame.rows[i][k])) end
-  end
-  local text = aligned.text(rows)
-  return #frame.rows <= MOST_ROWS and text
-    or ("%s\n.. %d rows in all"):format(text, #frame.rows)
+  if #frame.rows > MOST_ROWS then lines[#lines + 1] = { ("of %d rows"):format(#frame.rows) } end
+  return aligned.text(lines)
 end
 
 --- Returns the text that a prompt shows of a value: a table where it has rows or fields.
 function M.text(value)
   local frame = M.frame_of(value)
   if frame then return frame_text(frame) end
-  if class_of(value) == "plan" then
-    value = schema.merged(value:info(), value:simulate())
-  end
-  local plain = M.plain(value)
+  local plain, rows = M.plain(value), { { "field", "value" } }
   if type(plain) ~= "table" then return tostring(plain == nil and value or plain) end
-  local rows = { { "field", "value" } }
   for key, inner in pairs(plain) do rows[#rows + 1] = { tostring(key), cell_text(inner) } end
-  return #rows > 1 and aligned.text(rows) or "{}"
+  return aligned.text(rows)
 end
 
 return M

@@ -10,54 +10,51 @@ local simulated = require "moe.run.simulated"
 
 local M = {}
 
--- Raises a user error unless the folders have all parts of one sweep, each once and complete.
-local function check_parts(all)
-  local have, first = {}, all[1]
-  for _, data in ipairs(all) do
-    local e = data.experiments[1]
-    local part, parts = ((e or {}).points or ""):match "^(%d+)/(%d+)$"
-    if not part then
-      errors.user(("%s: is not a part of a sweep; merge takes what `moebench run --points` wrote")
-        :format(data.dir))
-    end
-    local function text(d) return core.json_encode { d.recipe, d.seed, d.version,
-      d.experiments[1].set or {}, d.experiments[1].over, d.experiments[1].points:match "/%d+" } end
-    if text(data) ~= text(first) then
-      errors.user(("%s and %s: differ in recipe, settings, seed, version or number of parts"):format(
-        first.dir, data.dir))
-    end
-    if have[tonumber(part)] then
-      errors.user(("%s and %s: are the same part, %s"):format(have[tonumber(part)], data.dir,
-        e.points))
-    end
-    have[tonumber(part)] = data.dir
-    local missing = results.incomplete(#results.ended(data.runs).runs, data.planned)
-    if missing then
-      errors.user(("%s: %s; run it again with --points %s, which goes on where it ended"):format(
-        data.dir, missing, e.points))
-    end
+-- Returns the results in a folder, with their part and what all parts have in common.
+local function load(dir)
+  local data, planned = results.load(dir), 0
+  local first = data.experiments[1] or {}
+  local part, all = (first.points or ""):match "^(%d+)/(%d+)$"
+  if not part then
+    errors.user(dir .. ": is no part of a sweep; merge takes what `moebench run --points` wrote")
   end
-  local parts, missing = tonumber(first.experiments[1].points:match "/(%d+)"), {}
-  for i = 1, parts do
-    if not have[i] then missing[#missing + 1] = ("%d/%d"):format(i, parts) end
+  for _, e in ipairs(data.experiments) do planned = planned + e.planned end
+  local missing = results.incomplete(#results.ended(data.runs).runs, planned)
+  if missing then
+    errors.user(("%s: %s; run it again with --points %s, which goes on where it ended"):format(dir,
+      missing, first.points))
   end
-  if #missing > 0 then errors.user("merge: missing parts: " .. table.concat(missing, ", ")) end
+  return { data = data, dir = dir, part = tonumber(part), all = tonumber(all),
+    common = core.json_encode { all, data.recipe.hash, data.seed, data.version, first.set or {},
+      first.over } }
 end
 
-local function load(dir)
-  local data = results.load(dir)
-  data.dir, data.planned = dir, 0
-  for _, e in ipairs(data.experiments) do data.planned = data.planned + (e.planned or 0) end
-  return data
+-- Raises a user error unless the folders have all parts of one sweep, each once.
+local function check_parts(list)
+  local dirs, missing = {}, {}
+  for _, one in ipairs(list) do
+    if one.common ~= list[1].common then
+      errors.user(("%s and %s: differ in recipe, settings, seed, version or number of parts"):format(
+        list[1].dir, one.dir))
+    end
+    if dirs[one.part] then
+      errors.user(("%s and %s: are the same part"):format(dirs[one.part], one.dir))
+    end
+    dirs[one.part] = one.dir
+  end
+  for i = 1, list[1].all do
+    if not dirs[i] then missing[#missing + 1] = ("%d/%d"):format(i, list[1].all) end
+  end
+  if missing[1] then errors.user("merge: missing parts: " .. table.concat(missing, ", ")) end
 end
 
 -- Returns the experiments of all parts as those of one run.
-local function experiments_of(all)
+local function experiments_of(list)
   local out = {}
-  for i, e in ipairs(all[1].experiments) do
+  for i, e in ipairs(list[1].data.experiments) do
     local whole = schema.merged(e, { planned = 0, refused = {}, simulations = { done = 0, found = 0 } })
-    for _, data in ipairs(all) do
-      local part = data.experiments[i]
+    for _, one in ipairs(list) do
+      local part = one.data.experiments[i]
       whole.planned = whole.planned + part.planned
       for _, r in ipairs(part.refused or {}) do table.insert(whole.refused, r) end
       for name, n in pairs(part.simulations or {}) do
@@ -72,13 +69,13 @@ end
 
 -- Returns the runs of all parts with their folders, in the order of one run: by experiment, entry
 -- and point.
-local function runs_of(all)
+local function runs_of(parts)
   local order, list = {}, {}
-  for i, e in ipairs(all[1].experiments) do order[e.name] = { i, e.over } end
-  for _, data in ipairs(all) do
-    for i, run in ipairs(data.runs) do
+  for i, e in ipairs(parts[1].data.experiments) do order[e.name] = { i, e.over } end
+  for _, one in ipairs(parts) do
+    for i, run in ipairs(one.data.runs) do
       local at, over = unpack(order[run.experiment])
-      list[#list + 1] = { run = run, dir = data.dir,
+      list[#list + 1] = { run = run, dir = one.dir,
         key = { at, run.entry, parts_lib.place(over, run.point or run.points[1]), i } }
     end
   end
@@ -103,20 +100,19 @@ end
 
 -- Merges the results of the folders into the output folder.
 local function merge_results(folders)
-  local all = {}
-  for i, dir in ipairs(folders) do all[i] = load(dir) end
-  check_parts(all)
-  local runs = {}
-  for number, item in ipairs(runs_of(all)) do
+  local list, runs = {}, {}
+  for i, dir in ipairs(folders) do list[i] = load(dir) end
+  check_parts(list)
+  for number, item in ipairs(runs_of(list)) do
     take_trace(item, number)
     runs[number] = item.run
   end
-  local whole = schema.merged(all[1], { experiments = core.array(experiments_of(all)),
+  local whole = schema.merged(list[1].data, { experiments = core.array(experiments_of(list)),
     runs = core.array(runs), claims = core.array {}, sensitivities = core.array {},
     session = core.session, lines = 0 })
-  whole.dir, whole.planned, whole.searches = nil, nil, nil
+  whole.searches = nil
   core.write_output("results.json", core.json_encode(whole, 1) .. "\n")
-  core.say(("%d runs of %d parts: %s"):format(#runs, #all, core.out_dir))
+  core.say(("%d runs of %d parts: %s"):format(#runs, #list, core.out_dir))
 end
 
 --- Merges what the command line names.

@@ -58,7 +58,9 @@ function M.print(e, R, claims, sensitivities, complete, refused)
   format.say_all(format.refused_lines(refused))
   if #claims > 0 then M.print_claims(claims) end
   sensitivity.print(sensitivities)
-  if core.out_dir and not core.args.temporary then core.say(("\nResults and traces: %s"):format(core.out_dir)) end
+  if core.out_dir and not core.args.temporary then
+    core.say(("\nResults and traces: %s"):format(core.out_dir))
+  end
 end
 
 return M

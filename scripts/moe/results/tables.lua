@@ -42,7 +42,8 @@ function M.csv_of_frame(frame)
   for _, row in ipairs(frame.rows) do
     local cells = {}
     for i, cell in ipairs(row) do
-      cells[i] = type(cell) == "number" and core.json_encode(cell) or cell == core.null and "" or cell
+      cells[i] = type(cell) == "number" and core.json_encode(cell) or cell
+      if cell == core.null then cells[i] = "" end
     end
     rows[#rows + 1] = cells
   end

@@ -13,8 +13,7 @@ function M.asked()
   local part, parts = text:match "^(%d+)/(%d+)$"
   part, parts = tonumber(part), tonumber(parts)
   if not part or part < 1 or part > parts then
-    errors.command(("--points %s: give PART/PARTS, such as 3/8 for the third of eight parts"):format(
-      text))
+    errors.command(("--points %s: give PART/PARTS, as 3/8 for the third of eight"):format(text))
   end
   return part, parts
 end

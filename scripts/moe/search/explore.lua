@@ -40,8 +40,8 @@ function Search:value(mix)
   return value
 end
 
---- Calls visit(mix) for all mixes, until it returns false; dimensions that only schedule change fastest, so that mixes of
--- one family follow each other.
+-- Calls visit(mix) for all mixes, until it returns false; dimensions that only schedule change
+-- fastest, so that mixes of one family follow each other.
 local function each_mix(space, visit)
   local order = {}
   for _, late in ipairs { false, true } do

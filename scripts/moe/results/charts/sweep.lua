@@ -125,6 +125,17 @@ local function said(s, quantity)
   return quantity.label .. (quantity.skip_first and " over " .. s.systems[1] or "")
 end
 
+-- Returns in what the groups differ beside the axis, if any: " over batch and gate".
+local function mixed(groups, s, axis)
+  local names = {}
+  for _, d in ipairs(s.dims) do
+    local differ = false
+    for _, group in ipairs(groups) do differ = differ or d.of(group[1]) ~= d.of(groups[1][1]) end
+    if differ and d ~= axis then names[#names + 1] = d.name end
+  end
+  return #names > 0 and " over " .. table.concat(names, ", ") or ""
+end
+
 -- Returns a chart of a quantity over an axis, a line per system: medians over the groups, of ratios
 -- with whiskers from the smallest to the largest value; nil if there is nothing to draw.
 local function over_axis(s, groups, axis, quantity, name, title)
@@ -146,7 +157,7 @@ local function over_axis(s, groups, axis, quantity, name, title)
     end
   end
   if #series == 0 then return nil end
-  local what = quantity.skip_first and ": median and range" or ": median"
+  local what = (quantity.skip_first and ": median and range" or ": median") .. mixed(groups, s, axis)
   return lines.lines { name = name, title = title .. (several and what or ""), series = series,
     x_label = axis.name, y_label = ("%s, %s"):format(quantity.label, quantity.unit),
     from = quantity.from or 1 }
@@ -201,7 +212,7 @@ local function shares(s, out)
   local axis = s.axes[1]
   if axis and #s.systems * #axis.values <= 60 then
     out[#out + 1] = bars.shares("shares-by-" .. axis.name, ("Shares of the step by system and %s")
-      :format(axis.name), shares_of(s, axis))
+      :format(axis.name) .. mixed(s.groups, s, axis):gsub("^ ", ", sums "), shares_of(s, axis))
   end
 end
 

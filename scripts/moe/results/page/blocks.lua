@@ -4,8 +4,7 @@
 --   { kind = "table", ... }       a table (moe.results.tables); extra = { header, cells } adds a
 --                                 column of drawings on the page
 --   { kind = "timelines", name =, title =, list = }   timelines (charts/timeline.lua) of one axis
---   { kind = "frame", name =, frame = as front/shown.lua has it }   numbers in full precision, which
---                                 only a file has
+--   { kind = "frame", name =, frame = as front/shown.lua has it }   numbers that only a file has
 --   { kind = "text", lines... }   paragraphs
 --   { kind = "html", node }       an element that only the page has
 --   { kind = "grid", charts... }  charts beside one another

@@ -4,7 +4,7 @@ nbclient and ipykernel are installed, and checks what its cells show. It is no t
 it needs packages from PyPI:
 
   python3 -m venv env; env/bin/pip install WHEEL nbclient ipykernel
-  env/bin/python tests/python/notebook_test.py recipes/notebook.ipynb
+  env/bin/python tests/front/notebook_test.py recipes/notebook.ipynb
 """
 import os
 import shutil

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""front_test.py BINARY: sessions through the module for Python, the prompt, --json, and parts of
+sweeps. Every check holds for all of some cases, or compares with what the program does alone."""
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BINARY = str(Path(sys.argv[1]).resolve())
+sys.path.insert(0, str(ROOT / "bindings/python"))
+import moebench  # noqa: E402
+
+TINY = """{ vocab = 256, layers = 2, hidden = 32, heads = 4, seq = 16, batch_per_device = 2,
+  experts_per_device = 2, gate = %s }"""
+PLAN = f"""moe.plan {{ model = moe.model.gpt2_moe {TINY % "'switch'"},
+  cluster = moe.cluster.p4de {{ nodes = 2 }}, system = moe.system "lancet" {{}} }}"""
+SWEEP = """local moe = require "moe"
+local first = moe.policy.schedule { name = "first", apply = function(s, g) end }
+return moe.experiment { name = "sweep", over = { nodes = { 1, 2, 4 }, batch = { 1, 2, 3, 4, 5 } },
+  case = function(p) return p.nodes * p.batch ~= 8 and {
+    model = moe.model.gpt2_moe { layers = 2, hidden = 256, heads = 4, seq = 128, vocab = 512,
+      batch_per_device = p.batch, experts_per_device = 2 },
+    cluster = moe.cluster.p4de { nodes = p.nodes },
+    systems = { moe.system "raf" {}, moe.system "mine" { first {} } } } end }
+"""
+
+
+def program(*arguments, **more):
+    return subprocess.run([BINARY, *arguments], capture_output=True, text=True, **more)
+
+
+def test_values(session):
+    """A value comes as it is, and a plan as the program alone makes it."""
+    for text, value in [("1 + 1", 2), ("nil", None), ("{ 1, { a = 'b' } }", [1, {"a": "b"}]),
+                        ("return 1, true", (1, True)), ("x = 5", None), ("x", 5), ("0 / 0", None),
+                        ("{ 1, x = 2 }", {"1": 1, "x": 2}), ("print", None), ("'\\255'", "\\xff")]:
+        assert session.eval(text) == value, text
+    alone = program("run", "-", input=f'local moe = require "moe" print({PLAN}:info().hash)').stdout
+    for _ in range(2):
+        assert session.eval(f"return {PLAN}:info()")["hash"] == alone.strip()
+
+
+def test_errors(session):
+    """An error has the line of its text, wherever that is, and leaves the session as it was."""
+    for before in range(3):
+        for bad, line in [("moe.model.gpt2_moe {\n layer = 2 }", 2), ("nothing.here", 1),
+                          ("for", 1), ("error 'no'", 1), ("moe.plan { model = 3 }", 1)]:
+            try:
+                session.eval("local a\n" * before + "local b = " + bad, name="cell")
+            except moebench.Error as error:
+                assert (error.source, error.line) == ("cell", before + line), (bad, str(error))
+            else:
+                raise AssertionError(bad)
+    assert session.eval("x") == 5
+
+
+def test_policy(session):
+    """A gate of an earlier text chooses on ranks that evaluate the session again."""
+    session.eval("""mine = moe.policy.gate { name = "mine", scope = "batch", weight = "one", k = 1,
+      route = function(ctx, s) for t = 1, ctx.tokens do ctx:take(t, 2) end end }""")
+    result = session.eval(f"""return moe.train {{ model = moe.model.gpt2_moe {TINY % "mine {}"},
+      ranks = 2, steps = 1 }}""")
+    assert [load > 0 for load in result["moe"][0][0]["load"]] == [False, True, False, False]
+
+
+def test_interrupts(session):
+    """A request of any kind ends when it is interrupted at any time, and the session goes on."""
+    train = f"moe.train {{ model = moe.model.gpt2_moe {TINY % 'mine {}'}, ranks = 2, steps = 1e8 }}"
+    endless = {"loop": "while true do end", "train": train, "plans": f"while true do {PLAN} end"}
+    draw = random.Random(3)
+    for text in [*endless.values(), None] * 2:
+        timer = threading.Timer(draw.uniform(0.05, 1.5), os.kill, (os.getpid(), signal.SIGINT))
+        begin = time.time()
+        timer.start()
+        try:
+            if text:
+                session.eval(text)
+            else:
+                session.run(text=f'local moe = require "moe"\n{train.replace("mine {}", "nil")}')
+        except moebench.Interrupted as error:
+            assert "interrupted" in str(error), error
+        else:
+            raise AssertionError(text)
+        assert time.time() - begin < 20
+        assert session.eval("x") == 5
+
+
+def without_times(folder):
+    data = json.loads((Path(folder) / "results.json").read_text())
+    for run in data["runs"]:
+        del run["plan_ms"], run["simulate_ms"]
+    traces = {run["trace"]: (Path(folder) / run["trace"]).read_text()
+              for run in data["runs"] if "trace" in run}
+    return data["runs"], data["experiments"][0]["over"], traces
+
+
+def test_parts(session):
+    """The merged parts of a sweep are what one run gives, however many there are."""
+    Path("sweep.lua").write_text(SWEEP)
+    whole = session.run("sweep.lua", out="whole")
+    assert len(whole.frame) == len(whole.data["runs"]) == 2 * 13
+    for parts in (1, 2, 3, 16):
+        folders = [f"part{parts}.{k}" for k in range(1, parts + 1)]
+        for k, folder in enumerate(folders, 1):
+            done = program("merge", *folders, "--out", "early")
+            assert done.returncode == 1 and not Path("early/results.json").exists()
+            run = program("run", "sweep.lua", "--points", f"{k}/{parts}", "--out", folder, "--cache",
+                          folder + ".sqlite")
+            assert run.returncode == 0, run.stderr
+        caches = [folder + ".sqlite" for folder in folders]
+        done = program("merge", *reversed(folders), "--out", f"merged{parts}", "--caches", *caches,
+                       "--cache", f"all{parts}.sqlite")
+        assert done.returncode == 0, done.stderr
+        assert without_times(f"merged{parts}") == without_times("whole")
+        again = program("run", "sweep.lua", "--out", "again", "--cache", f"all{parts}.sqlite")
+        assert "26 of 26 simulations were done before" in again.stdout, again.stdout
+    twice = program("merge", "part2.1", "part2.1", "--out", "early")
+    assert "are the same part" in twice.stderr, twice.stderr
+
+
+def test_json():
+    """--json prints results.json and leaves no folder; a failure is an object, too."""
+    before = set(os.listdir())
+    good = program("run", "sweep.lua", "--json", "--set", "nodes=1")
+    assert len(json.loads(good.stdout)["runs"]) == 10 and "iteration ms" in good.stderr
+    for text, status in [("error 'no'", 1), ("(", 1), ("return 3", 1)]:
+        bad = program("run", "-", "--json", input=text)
+        assert bad.returncode == status and json.loads(bad.stdout)["error"]["message"], bad
+    assert set(os.listdir()) == before
+
+
+def test_prompt():
+    """A prompt shows what eval gives, goes on over lines and after errors."""
+    typed = "1 + 1\nfunction f(a)\nreturn a * 2 end\nf(21)\nwrong(\n\n{ a = 1, b = 'c' }\n"
+    shown = program("repl", input=typed).stdout
+    assert shown.split() == ["2", "42", *shown.split()[2:-6], "field", "value", "a", "1", "b", "c"]
+    assert "prompt:1" in shown
+
+
+def main():
+    os.environ["XDG_CACHE_HOME"] = os.getcwd()
+    session = moebench.Session(BINARY)
+    for test in (test_values, test_errors, test_policy, test_interrupts, test_parts):
+        test(session)
+    folder = Path(session.run(text=SWEEP, set={"nodes": 1}).folder)
+    assert folder.exists()
+    session.close()
+    assert not folder.exists()
+    test_json()
+    test_prompt()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place:
+        os.chdir(place)
+        main()
