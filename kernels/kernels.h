@@ -41,8 +41,8 @@ struct AttentionShape {
   int64_t kv_heads = heads, value_dim = head_dim;
   int64_t window = 0;  // 0: none
   double scale = 0;    // of scores; 0: 1/sqrt(head_dim)
-  /// On the CPU alone: the keys of a sequence before its first query, which has this position; there
-  /// are seq - first queries, in the rows of q, ctx and lse.
+  /// On the CPU alone: the keys of a sequence before its first query, which has this position;
+  /// there are seq - first queries, in the rows of q, ctx and lse.
   int64_t first = 0;
   bool add = false;  // whether attention_dx adds to dk and dv instead of writing them
   int64_t queries() const { return seq - first; }
@@ -270,8 +270,8 @@ struct KernelTable {
   void (*join_heads)(T* x, const T* first, const T* second, HeadColumns columns, int64_t rows,
                      Stream);
 
-  /// x[t,:] = wte[ids[t],:] + wpe[t % seq,:]; wpe may be null. A token of a negative id has no row of
-  /// wte: 0 is in its place.
+  /// x[t,:] = wte[ids[t],:] + wpe[t % seq,:]; wpe may be null. A token of a negative id has no row
+  /// of wte: 0 is in its place.
   void (*embedding)(T* x, const int32_t* ids, const W* wte, const W* wpe, int64_t tokens,
                     int64_t seq, int64_t hidden, Stream);
   /// dwte[v,:] = acc[v,:] + sum over t with ids[t] == v of dx[t,:], t ascending; dwte

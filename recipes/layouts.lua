@@ -1,9 +1,9 @@
 -- Which layout trains Qwen3-30B-A3B best on 16, 64 or 256 H100, with 1,024 sequences of 4,096
--- tokens per step, and why? All grids of tp, pp and ep that can be, under Megatron's system with dropless
--- even rows; steps of few micro-batches are simulated, and the rest follows: in a steady state each
--- further micro-batch takes the same time. Steps that differ by less than the error of such
--- predictions (`tie`) are ties; a recipe that runs both would decide.
--- --set gpus=64 --set seqs=1024 --set model=qwen3_235b_a22b; a minute or two for 16 GPUs.
+-- tokens per step, and why? All grids of tp, pp and ep that can be, under Megatron's system with
+-- dropless even rows; steps of few micro-batches are simulated, and the rest follows: in a steady
+-- state each further micro-batch takes the same time. Steps that differ by less than the error of
+-- such predictions (`tie`) are ties; a recipe that runs both would decide. --set gpus=64 --set
+-- seqs=1024 --set model=qwen3_235b_a22b; a minute or two for 16 GPUs.
 local moe = require "moe"
 
 local set = moe.options { gpus = 16, seqs = 1024, model = "qwen3_30b_a3b", seq = 4096, tie = 0.15 }

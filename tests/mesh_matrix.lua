@@ -3,8 +3,8 @@
 -- four schedules of the engine over pipeline ranks, data ranks and micro-batches, those with pairs
 -- of turns with hide_a2a, then draws over all schedules, models, systems and layouts. Then draws of
 -- meshes with tp and cp, against one rank that has the rows of data rank d of D in micro-batch m as
--- its micro-batch m D + d. Every 20th case is run, from one on that the seed chooses; `every=1`: all,
--- `from=N`: those from case N on. The status is 1 when one fails.
+-- its micro-batch m D + d. Every 20th case is run, from one on that the seed chooses; `every=1`:
+-- all, `from=N`: those from case N on. The status is 1 when one fails.
 --
 -- Losses are equal to the last bit where a schedule sums them in the order of micro-batches, and so
 -- are all parameters where no parameter is held twice (a head tied to the embedding, dualpipe) and

@@ -51,14 +51,14 @@ class ModelBuilder {
   TensorId all_columns(std::string_view name, TensorId x);
   /// Returns this rank's rows of the sum of x [B,S,..] over the ranks of the group.
   TensorId sum_to_own_rows(std::string_view name, TensorId x);
-  // Where cp splits sequences, a rank's tokens are of its two parts of a sequence, of 2 cp equal ones
-  // the number c and the number 2 cp - 1 - c, so that all ranks see as many keys. S above is then
-  // the tokens of both parts.
+  // Where cp splits sequences, a rank's tokens are of its two parts of a sequence, of 2 cp equal
+  // ones the number c and the number 2 cp - 1 - c, so that all ranks see as many keys. S above is
+  // then the tokens of both parts.
   /// Returns the input tokens whose rows the rank has, [B,S/tp].
   TensorId own_ids();
-  /// Returns the tokens of the rank's parts of the sequences of ids [B,..], along axis 1, or of what
-  /// has a row per token along another axis. from, to: the axes of the grid over which ranks have
-  /// other tokens.
+  /// Returns the tokens of the rank's parts of the sequences of ids [B,..], along axis 1, or of
+  /// what has a row per token along another axis. from, to: the axes of the grid over which ranks
+  /// have other tokens.
   TensorId own_parts(std::string_view name, TensorId x, int64_t axis, Axis from = Axis::kCp,
                      Axis to = Axis::kCp);
   /// Returns the keys or values of whole sequences of those of the rank's parts, x [B,S,..].

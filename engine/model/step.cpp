@@ -64,8 +64,8 @@ Moves sum_same_parts(Graph& graph, Gradients& gradients) {
   return moves;
 }
 
-/// Appends an all-reduce per bucket and replaces the gradients by its outputs. Returns each with the
-/// op that completes its last gradient.
+/// Appends an all-reduce per bucket and replaces the gradients by its outputs. Returns each with
+/// the op that completes its last gradient.
 Moves add_sums(Graph& graph, Gradients& gradients, const std::vector<Bucket>& buckets) {
   const std::vector<OpId> producers = graph.producers();
   Moves ready;

@@ -1,5 +1,5 @@
-// Adds one tensor to all blocks of its shape in another: a bias to rows, or the vectors of positions
-// to sequences.
+// Adds one tensor to all blocks of its shape in another: a bias to rows, or the vectors of
+// positions to sequences.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 

@@ -1,7 +1,7 @@
 // Fused causal attention. q, k and v are one tensor, or tensors of their own: then with fewer heads
 // of k and v than of q (grouped queries) and heads of v of another width, if wanted. The backward
-// recomputes the probabilities. With attr context = n, the queries are those of a rank's two parts of
-// 2 n of each sequence (cp), and keys and values of whole sequences.
+// recomputes the probabilities. With attr context = n, the queries are those of a rank's two parts
+// of 2 n of each sequence (cp), and keys and values of whole sequences.
 #include <algorithm>
 #include <cmath>
 #include <limits>

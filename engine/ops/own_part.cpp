@@ -1,13 +1,13 @@
-// What a rank of a group has of the input tokens, and of what has a row per position, where the group
-// splits the rows of sequences (tp, cp) and the vocabulary (tp). These ops work on the CPU.
+// What a rank of a group has of the input tokens, and of what has a row per position, where the
+// group splits the rows of sequences (tp, cp) and the vocabulary (tp). These ops work on the CPU.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
 namespace moe::ops {
 namespace {
 
-/// The rows of a rank along an axis of `all` rows: its parts of 2 n, for attr context = n above 1, of
-/// which those of the ranks with the same parts have a slice each.
+/// The rows of a rank along an axis of `all` rows: its parts of 2 n, for attr context = n above 1,
+/// of which those of the ranks with the same parts have a slice each.
 struct OwnRows {
   OwnRows(const Graph& g, const Op& op, int64_t all, int64_t rank)
       : context(expect_context(g, op)) {

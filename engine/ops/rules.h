@@ -64,8 +64,8 @@ const Shape& expect_matrix(const Graph& graph, const Op& op, size_t i, size_t mi
 /// Returns the integer attribute `key`. Throws UserError when it is absent or below `least`.
 int64_t expect_attr(const Op& op, std::string_view key, int64_t least);
 
-/// Returns attr context of an op on parts of sequences, 1 where it is absent. Throws UserError unless
-/// it divides the ranks of the op's group.
+/// Returns attr context of an op on parts of sequences, 1 where it is absent. Throws UserError
+/// unless it divides the ranks of the op's group.
 int64_t expect_context(const Graph& graph, const Op& op);
 
 /// Returns attr scores: softmax (the default) or sigmoid. Throws UserError for any other value.

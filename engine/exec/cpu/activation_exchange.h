@@ -23,8 +23,8 @@ class ActivationExchange {
   Bytes bytes() const { return (group_.size - 1) * block_ * static_cast<Bytes>(sizeof(T)); }
 
  private:
-  /// Calls f(whole, message, n) for each run of neighbours: their first elements in the whole tensor
-  /// and in the message, and their number.
+  /// Calls f(whole, message, n) for each run of neighbours: their first elements in the whole
+  /// tensor and in the message, and their number.
   template <class F>
   void each_run(F f) const;
 

@@ -13,7 +13,8 @@ local PARTS = {
   { "cp %s", function(p) return p.cp ~= 1 and p.cp or nil end },
   { "%s tokens per step", function(p, run)
     return run.devices and p.micro_batches
-      and run.devices / (p.pp or 1) / ((p.tp or 1) * (p.cp or 1)) * p.micro_batches * p.batch_per_device * p.seq
+      and run.devices / ((p.pp or 1) * (p.tp or 1) * (p.cp or 1)) * p.micro_batches
+        * p.batch_per_device * p.seq
   end, several = true },
   { "capacity factor %s",
     function(p) return (p.capacity_factor or 0) > 0 and p.capacity_factor or "none" end },

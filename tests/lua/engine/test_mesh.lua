@@ -57,7 +57,8 @@ local function net(attend)
     b:block(1)
     local all = b:all_rows(x, 'rows')
     local q = b:op { kind = 'linear', name = 'qkv', inputs = { attend and x or all,
-      b:parameter { name = 'qkv.w', shape = { 48, 16 }, split_axis = 1, blocks = 3 } }, seg = 'attn' }
+      b:parameter { name = 'qkv.w', shape = { 48, 16 }, split_axis = 1, blocks = 3 } },
+      seg = 'attn' }
     local c = b:op { kind = 'attend', name = 'core', inputs = { q },
       attrs = { heads = b:own(4, 'heads') } }
     local y = b:op { kind = 'linear', name = 'out', inputs = { c,
