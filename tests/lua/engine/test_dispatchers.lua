@@ -320,7 +320,7 @@ assert(narrow > 1e-6 and narrow < 2 / 256 and narrower > narrow and narrower < 8
 assert(apart(fp8, train(D.deepep_v1 { wire = "fp8" }, model)) < 3 / 256)]])
 end)
 
--- A log in the form of DeepEP's tests, with times twice those of the library's laws.
+-- A log in the form of DeepEP's tests, with times twice those of the library.
 test("a log of DeepEP's tests becomes laws that give its times", function()
   expect.plans([[
 local moe = require "moe"
@@ -347,8 +347,8 @@ local laws = moe.dispatch_log(call { log = "deepep.log" })
 core.read_file = read
 assert(#laws == 2)
 for _, law in ipairs(laws) do
-  -- The start-up is not scaled, so that the rates are a little below the half.
-  assert(law.factor > 0.4 and law.factor < 0.5 and law.residual < 1e-6, law.factor)
+  -- About the half: the start-up is not scaled, and tables are a few percent off the law.
+  assert(law.factor > 0.4 and law.factor < 0.6 and law.residual < 1e-6, law.factor)
 end]])
   expect.plans([[local moe = require "moe"
 require "moe.core".read_file = function() return "nothing" end
