@@ -97,7 +97,7 @@ NEAR = 6
 # Two fields near each other that are of something else: a machine's file, a model, lines that were
 # fitted, the gate's context, a routing's query, a gate, a number of a recipe.
 NAMESAKES = {"scripts/moe/results/sensitivity.lua": "value",
-             "scripts/moe/spec/machine.lua": "ranks", "scripts/moe/spec/model.lua": "z_loss",
+             "scripts/moe/formats/machine.lua": "ranks", "scripts/moe/spec/model.lua": "z_loss",
              "bindings/api/calibrate.cpp": "memory", "bindings/api/gate.cpp": "layer",
              "bindings/api/routing.cpp": "k ep", "bindings/api/lina.cpp": "k",
              "scripts/moe/spec/policy.lua": "weight", "scripts/moe/spec/routing.lua": "k ep", "bindings/policy/gate.cpp": "k weight",

@@ -5,7 +5,7 @@ local core = require "moe.core"
 local dispatch = require "moe.spec.dispatch"
 local dispatcher = require "moe.spec.dispatcher"
 local errors = require "moe.base.errors"
-local machine = require "moe.spec.machine"
+local machine = require "moe.formats.machine"
 local op_time = require "moe.spec.op_time"
 local schema = require "moe.base.schema"
 

@@ -319,3 +319,39 @@ local narrow, narrower = apart(whole, bf16), apart(whole, fp8)
 assert(narrow > 1e-6 and narrow < 2 / 256 and narrower > narrow and narrower < 8 / 256)
 assert(apart(fp8, train(D.deepep_v1 { wire = "fp8" }, model)) < 3 / 256)]])
 end)
+
+-- A log in the form of DeepEP's tests, with times twice those of the library.
+test("a log of DeepEP's tests becomes laws that give its times", function()
+  expect.plans([[
+local moe = require "moe"
+local core = require "moe.core"
+local SIZES = { gpu = "h100", ranks = 16, ranks_per_node = 8, experts = 256, topk = 8,
+  hidden = 7168, tokens = 4096 }
+local function call(more)
+  for key, value in pairs(SIZES) do more[key] = value end
+  return more
+end
+local lines = {}
+for i, way in ipairs { "dispatch", "combine" } do
+  local us = moe.dispatch_time(call { dispatcher = "deepep_v1", way = way, sms = 22,
+    dtype = "bf16" }).us
+  lines[i] = ("[tuning] Best %s: SMs 22, NVL chunk 4, RDMA chunk 8, transmit: %.2f us, notify: "
+    .. "9.00 us, BW: 3.00 GB/s (RDMA), 6.00 GB/s (NVL)"):format(way == "dispatch"
+    and "dispatch (BF16)" or way, 2 * us)
+end
+local read = core.read_file
+core.read_file = function(name)
+  return name == "deepep.log" and table.concat(lines, "\n") or read(name)
+end
+local laws = moe.dispatch_log(call { log = "deepep.log" })
+core.read_file = read
+assert(#laws == 2)
+for _, law in ipairs(laws) do
+  -- About the half: the start-up is not scaled, and tables are a few percent off the law.
+  assert(law.factor > 0.4 and law.factor < 0.6 and law.residual < 1e-6, law.factor)
+end]])
+  expect.plans([[local moe = require "moe"
+require "moe.core".read_file = function() return "nothing" end
+moe.dispatch_log { log = "x", gpu = "h100", ranks = 8, ranks_per_node = 8 }]],
+    "moe.dispatch_log.log: has no line of DeepEP's tests")
+end)

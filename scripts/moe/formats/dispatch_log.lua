@@ -71,7 +71,7 @@ end
 -- Returns rows and call of a way, as core.dispatch_us takes them, and the law to begin with.
 local function start_of(c, call, way, at)
   local t = schema.merged(schema.picked(c, { "gpu", "ranks", "ranks_per_node", "experts", "topk",
-    "hidden", "max_nodes" }), { dispatcher = call.dispatcher, way = way,
+    "hidden" }), { dispatcher = call.dispatcher, way = way, max_nodes = c.max_nodes,
     tokens = c.tokens or TOKENS[call.dispatcher] })
   local _, options = dispatch.chosen(PATH, t, { sms = call.sms,
     [way == "dispatch" and "wire" or "combine"] = call.dtype }, at)
