@@ -1,5 +1,5 @@
-// core.read_line: a line that the user edits, with a history and completion, by libedit; a plain line
-// where stdin is no terminal, or without libedit.
+// core.read_line: a line that the user edits, with a history and completion, by libedit; a plain
+// line where stdin is no terminal, or without libedit.
 #include <unistd.h>
 
 #include <cstdio>

@@ -1,5 +1,5 @@
-// What lets a session use this program: functions of core for requests (front.cpp), for processes of
-// their own (child.cpp) and for lines that are typed (editor.cpp).
+// What lets a session use this program: functions of core for requests (front.cpp), for processes
+// of their own (child.cpp) and for lines that are typed (editor.cpp).
 #pragma once
 
 #include <lua.hpp>

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "engine/base/errors.h"
 #include "engine/base/fnv.h"
 
 namespace moe::lua {
