@@ -4,7 +4,6 @@
 
 #include <filesystem>
 
-#include "engine/base/errors.h"
 #include "engine/base/fnv.h"
 
 namespace moe::lua {
