@@ -1,8 +1,6 @@
 // The program: parses the command line, connects the processes of a job, and calls Host::main.
 #include <fcntl.h>
 #include <fmt/ranges.h>
-#include <signal.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -19,6 +17,7 @@
 #include <string>
 
 #include "bindings/command_line.h"
+#include "bindings/front/requests.h"
 #include "bindings/host/machine.h"
 #include "engine/base/lock.h"
 #include "engine/base/stop.h"
@@ -67,14 +66,13 @@ Failed attempt(Body body) {
   }
 }
 
-// Reads a recipe from standard input where its name is "-". Refuses other recipes that are no files
+// Reads a recipe from standard input where its name is "-". Refuses other recipes that are not files
 // in a folder: every rank reads them again.
 void read_recipe(moe::lua::HostOptions& options) {
   if (options.recipe.starts_with("/dev/") || options.recipe.starts_with("/proc/")) {
-    throw moe::user_error(
-        "{}: a recipe must be a file that can be read several times; give its "
-        "path, or - for standard input",
-        options.recipe);
+    throw moe::user_error("{}: a recipe must be a file that can be read several times; give its "
+                          "path, or - for standard input",
+                          options.recipe);
   }
   if (options.recipe != "-") return;
   if (options.processes != nullptr) {
@@ -122,8 +120,7 @@ Failed as_interrupted(Failed failure) {
 // Runs the command in a host; sets `results` to the text of results.json that it wrote.
 Failed run_host(const moe::lua::HostOptions& options, const std::string& argument,
                 std::string* results = nullptr) {
-  const bool session = options.mode == "serve" || options.mode == "repl";
-  if (!reads_only(options)) moe::lua::install_stop_handlers(session);
+  if (!reads_only(options)) moe::lua::install_stop_handlers();
   moe::lua::Host host(options);
   Failed failure = host.main(argument);
   if (results != nullptr) *results = host.results();
@@ -172,16 +169,19 @@ moe::Descriptor take_stdout() {
 
 // Writes the text of results.json, or an object without results, with the failure if there is one.
 void write_json(const moe::Descriptor& out, std::string text, const Failed& failure) {
-  const bool any = !text.empty();
-  if (!any) text = "{}\n";
-  if (failure) {
-    const nlohmann::json error = {
-        {"kind", failure->kind}, {"message", failure->message}, {"traceback", failure->traceback}};
-    const auto replace = nlohmann::json::error_handler_t::replace;
-    text.insert(1, "\"error\":" + error.dump(-1, ' ', false, replace) + (any ? "," : ""));
+  if (failure || text.empty()) {
+    auto whole = text.empty() ? nlohmann::json::object() : nlohmann::json::parse(text);
+    if (failure) {
+      whole["error"] = {{"kind", failure->kind},
+                        {"message", failure->message},
+                        {"traceback", failure->traceback}};
+    }
+    text = whole.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   }
-  if (!moe::lua::write_all(out.get(), text)) {
-    throw moe::run_error("cannot write to standard output");
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t written = write(out.get(), text.data() + at, text.size() - at);
+    if (written <= 0) throw moe::run_error("cannot write to standard output");
+    at += static_cast<size_t>(written);
   }
 }
 
@@ -271,14 +271,11 @@ std::string history_file() {
 // Answers requests (serve), or evaluates what is typed (repl).
 Failed run_session(moe::lua::HostOptions options) {
   const TemporaryFolder folder;
-  moe::Descriptor answers;
   options.out_dir = folder.path();
   options.temporary = true;
   prepare_cache(options);
   if (options.mode == "serve") {
-    prctl(PR_SET_PDEATHSIG, SIGTERM);  // nobody reads the answers when who asks is gone
-    answers = take_stdout();
-    options.answers = answers.get();
+    options.requests = new moe::lua::Requests;  // which is never removed: a thread uses it
   } else {
     options.history = history_file();
   }

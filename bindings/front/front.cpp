@@ -1,7 +1,8 @@
 #include "bindings/front/front.h"
 
-#include <iostream>
+#include <filesystem>
 
+#include "bindings/front/requests.h"
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
 #include "bindings/host/host.h"
@@ -31,23 +32,29 @@ int guarded(lua_State* L) {
   return 2;
 }
 
-// () -> the line of the next request, {"id": .., ..}; nothing at the end of the input. A request to
-// stop that came until then is withdrawn.
+// () -> the line of the next request; nothing at the end of the input. A request to stop that came
+// until then is withdrawn.
 int next_request(lua_State* L) {
   Host& host = Host::of(L);
-  std::string line;
-  if (!std::getline(std::cin, line)) return 0;
+  const auto line = host.options().requests->next();
+  if (!line) return 0;
   host.go_on();
-  const auto request = nlohmann::json::parse(line, nullptr, false);
-  host.id() = request.is_object() ? request.value("id", nlohmann::json()).dump() : "null";
-  push_text(L, line);
+  push_text(L, *line);
   return 1;
 }
 
-// (text): writes a line with an answer
+// (text): writes an answer
 int answer(lua_State* L) {
-  if (write_all(Host::of(L).options().answers, text_argument(L, 1) + "\n")) return 0;
-  throw run_error("cannot write the answer: the reader of standard output is gone");
+  Host::of(L).options().requests->write(text_argument(L, 1));
+  return 0;
+}
+
+// (name): removes a folder in the output folder, with all that is in it
+int remove_output(lua_State* L) {
+  std::error_code error;
+  const auto path = Host::of(L).files().writable(text_argument(L, 1) + "/any");
+  std::filesystem::remove_all(path.parent_path(), error);
+  return 0;
 }
 
 // (text) -> its hash, as results have that of a recipe
@@ -71,15 +78,17 @@ int merge_simulations(lua_State* L) {
 }  // namespace
 
 void open_front(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {{"answer", core_function<answer>},
-                                            {"guarded", core_function<guarded>},
-                                            {"load_text", core_function<load_text>},
-                                            {"merge_simulations", core_function<merge_simulations>},
-                                            {"next_request", core_function<next_request>},
-                                            {"read_line", core_function<read_line>},
-                                            {"run_program", core_function<run_program>},
-                                            {"text_hash", core_function<hash_of>},
-                                            {nullptr, nullptr}};
+  static constexpr luaL_Reg kFunctions[] = {
+      {"answer", core_function<answer>},
+      {"guarded", core_function<guarded>},
+      {"load_text", core_function<load_text>},
+      {"merge_simulations", core_function<merge_simulations>},
+      {"next_request", core_function<next_request>},
+      {"read_line", core_function<read_line>},
+      {"remove_output", core_function<remove_output>},
+      {"run_program", core_function<run_program>},
+      {"text_hash", core_function<hash_of>},
+      {nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);
 }
 

@@ -5,12 +5,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "bindings/front/requests.h"
 #include "bindings/host/core.h"
 #include "bindings/host/sandbox.h"
 #include "engine/base/stop.h"
@@ -22,7 +21,7 @@ namespace {
 
 std::atomic<int> signals{0};
 std::atomic<int64_t> first_signal_ms{0};
-std::atomic<bool> in_session{false};
+std::atomic<bool> in_session{false}, end_asked{false};
 
 // Two signals within this time count as one: timeout, mpirun and a terminal signal the process and
 // its group one after the other. A user does not press Ctrl-C twice so quickly.
@@ -34,7 +33,8 @@ void on_stop_signal(int signal_number) {
   clock_gettime(CLOCK_MONOTONIC, &now);
   const int64_t now_ms = now.tv_sec * 1000 + now.tv_nsec / 1000000;
   request_stop();
-  if (in_session) return;
+  if (in_session && signal_number == SIGINT) return;
+  if (in_session) end_asked = true;
   if (signals.fetch_add(1) == 0) {
     first_signal_ms.store(now_ms);
     return;
@@ -46,6 +46,10 @@ void on_stop_signal(int signal_number) {
 
 void* allocate(void* host, void* block, size_t old_size, size_t new_size) {
   return static_cast<Host*>(host)->limits().allocate(block, old_size, new_size);
+}
+
+bool is_session(const HostOptions& options) {
+  return options.mode == "serve" || options.mode == "repl";
 }
 
 bool is_root(const HostOptions& options) {
@@ -75,8 +79,7 @@ Files::Options file_options(const HostOptions& options) {
     }
   }
   for (const std::string& folder : options.folders) files.named.emplace_back(folder);
-  if (options.mode == "serve" || options.mode == "repl")
-    files.roots.push_back(std::filesystem::current_path());
+  if (is_session(options)) files.roots.push_back(std::filesystem::current_path());
   files.trust = options.trust;
   if (!options.trust) files.most_bytes = options.memory_cap / 2;  // as Limits allows
   files.lock = options.mode == "run" && is_root(options);
@@ -100,23 +103,12 @@ void exit_now(const std::string& message, int status) {
   std::_Exit(status);
 }
 
-bool write_all(int descriptor, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = write(descriptor, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    text.remove_prefix(static_cast<size_t>(written));
-  }
-  return true;
+bool must_end() noexcept {
+  return end_asked;
 }
 
-void install_stop_handlers(bool session) {
+void install_stop_handlers() {
   signal(SIGXFSZ, SIG_IGN);  // `ulimit -f`: the write fails, as on a full disk
-  in_session = session;
-  if (session) {
-    signal(SIGINT, on_stop_signal);
-    return;
-  }
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction before {};
     sigaction(number, nullptr, &before);
@@ -126,6 +118,7 @@ void install_stop_handlers(bool session) {
 
 Host::Host(HostOptions options) : Host(std::move(options), std::make_shared<Watchdog>()) {
   limits_.start(state());
+  in_session = is_session(options_);
   watchdog_->poll_with([this] {
     if (must_stop()) end_if_stuck();
     poll();
@@ -275,8 +268,7 @@ std::optional<Failure> Host::main(const std::string& argument) {
 }
 
 void Host::push_session_text(lua_State* L, SessionText text) {
-  const std::string expression =
-      "return (" + text.text + "\n)";  // not a tail call, so it has a line
+  const std::string expression = "return (" + text.text + "\n)";  // not a tail call, so it has a line
   try {
     push_chunk(L, expression, text.name);
     text.text = expression;
@@ -309,6 +301,7 @@ bool Host::go_on() {
   if (stop_requested()) {
     watchdog_->pause();  // it asks for a stop of Lua code as long as it sees the request
     withdraw_stop();
+    still_since_ns_ = 0;
     watchdog_->resume();
   }
   return limits_.take_stop();
@@ -316,14 +309,11 @@ bool Host::go_on() {
 
 bool Host::print(std::string_view text) const {
   if (muted_) return true;
-  if (options_.answers < 0) {
+  if (options_.requests == nullptr) {
     return std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   }
-  const nlohmann::json output = text;
-  return write_all(
-      options_.answers,
-      fmt::format("{{\"id\":{},\"output\":{}}}\n", id_,
-                  output.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
+  options_.requests->output(text);
+  return true;
 }
 
 void Host::evaluate_policies() {
@@ -335,7 +325,7 @@ void Host::evaluate_policies() {
   call(L, 1, 0);
   Failure failure;
   bool good = true;
-  // A text of a session that needs the result of a run fails here, but no policy before it does.
+  // A text of a session that needs a result of a run fails here, which concerns no policy before it.
   for (const SessionText& text : options_.texts) {
     load_on();
     push_chunk(L, text.text, text.name);

@@ -23,6 +23,7 @@ class Processes;
 namespace moe::lua {
 
 class GraphSession;
+class Requests;
 
 /// A text of Lua of a session (moebench serve, moebench repl), and what messages call it.
 struct SessionText {
@@ -36,11 +37,11 @@ struct HostOptions {
   std::string recipe;        // as the user typed it; "" for list, calibrate, report and export
   std::optional<std::string> recipe_text;  // of a recipe that is no file: standard input's
   std::vector<SessionText> texts;          // for serve and repl: the texts so far
-  int answers = -1;                        // for serve: the descriptor that answers are written to
+  Requests* requests = nullptr;            // for serve: the streams; null otherwise
   std::string history;                     // for repl: the file of the lines that were typed
-  std::vector<std::string> folders;        // for report, export and merge: folders with results
-  std::vector<std::string> caches;         // for merge: profile caches with simulations beside them
-  std::string out_dir;                     // "" means that nothing is written
+  std::vector<std::string> folders;  // for report, export and merge: folders with results
+  std::vector<std::string> caches;   // for merge: profile caches with simulations beside them
+  std::string out_dir;               // "" means that nothing is written
   std::map<std::string, std::string> set;
   std::map<std::string, std::string> where;  // for report and export: which runs are shown
   std::map<std::string, std::string> names;  // for export: names that pictures show others for
@@ -131,10 +132,9 @@ class Host {
   bool is_silent() const { return options_.mode == "policies"; }
   /// Called when a line of text is printed; printed() is their number.
   void note_print() { ++printed_; }
-  /// Writes text to standard output, or as output of the request whose id is the JSON text id().
-  /// Returns false if it cannot be written.
+  /// Writes text to standard output, or as output of the request that is worked on. Returns false
+  /// if it cannot be written.
   bool print(std::string_view text) const;
-  std::string& id() { return id_; }
   /// Called in a child process, whose prints nobody sees.
   void mute() { muted_ = true; }
   /// Keeps the text of results.json, the last one of this process, for results().
@@ -215,7 +215,7 @@ class Host {
   // Of end_if_stuck(): the CPU time of the recipe's thread when it last ran Lua code or the engine.
   int64_t still_since_ns_ = 0;
   bool had_effect_ = false, muted_ = false, loading_ = false;
-  std::string results_, id_;
+  std::string results_;
   int64_t printed_ = 0;
   std::unique_ptr<lua_State, StateDeleter> state_;
   lua_State* main_ = nullptr;  // the coroutine that runs _main, while it runs
@@ -239,9 +239,9 @@ int with_effect(lua_State* L) {
 /// Installs handlers for SIGINT, SIGTERM and SIGHUP (the last one not if it is ignored, as under
 /// nohup). The first signal requests a stop (base/stop.h): the current run stops after its step,
 /// the recipe at its current line. The second signal ends the process at once.
-/// In a session SIGINT only requests a stop, however often it comes, and the others end it at once.
-void install_stop_handlers(bool session = false);
-/// Writes the whole text to a descriptor; returns whether it could.
-bool write_all(int descriptor, std::string_view text);
+/// In a session SIGINT only requests a stop, however often it comes.
+void install_stop_handlers();
+/// Whether a signal other than SIGINT has asked a session to end.
+bool must_end() noexcept;
 
 }  // namespace moe::lua

@@ -4,16 +4,18 @@
 The wheel holds the module, the program with its Lua library and recipes (what `cmake --install`
 installs), and the shared libraries that the program needs, except those of the C library (glibc),
 whose version the wheel's tag names; of pandas pip takes care. Needs: a build of the target
-moebench, cmake, ldd, patchelf and Python's wheel (Debian's patchelf and python3-wheel). The user of the wheel needs Python and pip.
+moebench, cmake, ldd and patchelf (Debian's package). The user of the wheel needs Python and pip.
 Jobs of several processes under MPI need a build on the machine itself.
 """
 import argparse
+import base64
+import hashlib
 import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,6 +73,25 @@ def fill(folder, build):
     output("patchelf", "--set-rpath", "$ORIGIN/../lib", folder / "bin/moebench")
 
 
+def pack(folder, wheel, version, tag):
+    """Writes the files of the folder, and what a wheel says of itself, into the file `wheel`."""
+    info, records = f"moebench-{version}.dist-info", []
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        def add(name, data, mode=0o644):
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            entry.external_attr, entry.compress_type = (0o100000 | mode) << 16, zipfile.ZIP_DEFLATED
+            archive.writestr(entry, data)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            records.append(f"{name},sha256={digest},{len(data)}\n")
+
+        for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+            add(f"moebench/{path.relative_to(folder)}", path.read_bytes(),
+                path.stat().st_mode & 0o777)
+        add(f"{info}/METADATA", METADATA.format(version=version).encode())
+        add(f"{info}/WHEEL", WHEEL.format(tag=tag).encode())
+        add(f"{info}/RECORD", ("".join(records) + f"{info}/RECORD,,\n").encode())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--build", type=Path, default=ROOT / "build/release")
@@ -81,12 +102,10 @@ def main():
     libc = os.confstr("CS_GNU_LIBC_VERSION").split()[1].replace(".", "_")
     tag = f"py3-none-manylinux_{libc}_{os.uname().machine}"
     with tempfile.TemporaryDirectory() as folder:
-        fill(Path(folder) / "moebench", given.build)
-        info = Path(folder) / f"moebench-{version}.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(METADATA.format(version=version))
-        (info / "WHEEL").write_text(WHEEL.format(tag=tag))
-        subprocess.run([sys.executable, "-m", "wheel", "pack", folder, "-d", given.to], check=True)
+        fill(Path(folder), given.build)
+        wheel = given.to / f"moebench-{version}-{tag}.whl"
+        pack(Path(folder), wheel, version, tag)
+    print(wheel)
 
 
 if __name__ == "__main__":

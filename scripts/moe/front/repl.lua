@@ -1,4 +1,5 @@
--- `moebench repl`: a prompt that evaluates texts in Lua (moe.front.session) and shows their values.
+-- `moebench repl`: a prompt at which texts in Lua are evaluated (moe.front.session) and their values
+-- shown.
 local core = require "moe.core"
 local session = require "moe.front.session"
 local shown = require "moe.front.shown"
@@ -6,24 +7,31 @@ local topics = require "moe.topics"
 
 local M = {}
 
---- Returns the words that may stand at the end of the text before the cursor, from the tables of
---- `moebench doc`: functions as moe.plan, or fields in the braces of a call moe.plan {.
+-- Returns the names that may follow the text before the cursor, in full, and the length of what is
+-- there of them: moe.<name> and the fields of a call moe.<name> {, from the tables of `moebench doc`.
 function M.complete(text)
-  local found, seen, word = {}, {}, text:match "[%w_.]*$"
-  local call = text:match "moe%.([%w_.]+)[^{}]*{[^{}]*$"
-  for _, t in ipairs(topics.all()) do
-    local names = {}
-    if t.call and word:find "^moe%." then
-      names[1] = ("moe." .. t.name):match(("^" .. word:gsub("%.", "%%.") .. "[%w_]*"))
-    end
-    for _, m in ipairs(t.call and t.name == call and t.members or {}) do
-      names[#names + 1] = m.name:sub(1, #word) == word and m.name or nil
-    end
-    for _, name in ipairs(names) do
-      if not seen[name] then found[#found + 1], seen[name] = name, true end
+  local found, seen = core.array {}, {}
+  local function add(name, known)
+    if name:sub(1, #known) == known and not seen[name] then
+      found[#found + 1], seen[name] = name, true
     end
   end
-  return found
+  local path = text:match "moe%.[%w_.]*$"
+  if path then
+    local known = path:sub(#"moe." + 1)
+    for _, t in ipairs(topics.all()) do
+      local next_part = t.call and t.name:match("^[%w_]*", 1 + #(known:match "^.*%." or ""))
+      if next_part then add((known:match "^.*%." or "") .. next_part, known) end
+    end
+    return found, #known
+  end
+  local call, known = text:match "moe%.([%w_.]+)[%s\"%w_]*{[^{}]-([%w_]*)$"
+  for _, t in ipairs(call and topics.all() or {}) do
+    if t.call and t.name == call then
+      for _, m in ipairs(t.members) do add(m.name, known) end
+    end
+  end
+  return found, #(known or "")
 end
 
 -- Returns whether a text is only the beginning of one that can be evaluated.

@@ -42,9 +42,7 @@ local function arguments_of(r, to)
   end
   for name, value in pairs(r.set) do
     local values = {}
-    for i, one in ipairs(type(value) == "table" and value or { value }) do
-      values[i] = tostring(one)
-    end
+    for i, one in ipairs(type(value) == "table" and value or { value }) do values[i] = tostring(one) end
     add("--set", ("%s=%s"):format(name, table.concat(values, ",")))
   end
   for _, name in ipairs(r.read) do add("--read", name) end
@@ -64,12 +62,7 @@ ASKED.run = { { recipe = TEXT, text = TEXT, set = TABLE, read = TABLE, out = TEX
   end
   folders = folders + 1
   local to = r.out or ("%s/run%d"):format(core.out_dir, folders)
-  local name = ("run%d.%s"):format(folders, "%s")
-  local input, output = core.write_output(name:format "lua", r.text or ""),
-    core.write_output(name:format "json", "")
-  local status = core.run_program(core.array(arguments_of(r, to)), input, output)
-  local text = core.read_file(output)
-  core.write_output(name:format "json", "")
+  local status, text = core.run_program(core.array(arguments_of(r, to)), r.text or "")
   local found = text ~= "" and core.json_decode(text) or {}
   local err = found.error
   if not err and status ~= 0 then
@@ -79,9 +72,9 @@ ASKED.run = { { recipe = TEXT, text = TEXT, set = TABLE, read = TABLE, out = TEX
   for _, run in ipairs(found.runs or {}) do
     if run.iteration_ms then runs[#runs + 1] = run end
   end
-  return { status = status, folder = to, frame = shown.frame(runs),
-    error = err and session.failure(core.failure(err.kind, err.message, err.traceback)) or nil },
-    (found.runs or not err) and text or nil
+  return { status = status, error = err and session.failure(core.failure(err.kind, err.message,
+    err.traceback)) or nil, folder = to, frame = found.runs and shown.frame(runs) or nil },
+    found.runs and text
 end }
 
 -- Returns the figures of a folder with results as files of this ending.
@@ -101,6 +94,14 @@ ASKED.figures = { schema.merged(style.OPTIONS, { folder = TEXT, where = TABLE,
 end }
 
 ASKED.doc = { { topic = TEXT }, function(r) return { text = topics.text(r.topic) } end }
+
+ASKED.drop = { { folders = { type = "list", of = { type = "string" }, required = true } },
+  function(r)
+    for _, name in ipairs(r.folders) do
+      if name:match "^.*/" == core.out_dir .. "/" then core.remove_output(name:match "[^/]*$") end
+    end
+    return {}
+  end }
 
 -- Returns the answer to the request in a line, as a table, and results.json as text, or nil.
 local function answer_to(line)

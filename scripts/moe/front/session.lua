@@ -17,7 +17,9 @@ local count = 0
 local function experiments_of(value)
   if schema.is_a("experiment", value) then return { value } end
   local is_list = type(value) == "table" and getmetatable(value) == nil and #value > 0
-  for _, e in ipairs(is_list and value or {}) do is_list = is_list and schema.is_a("experiment", e) end
+  for _, e in ipairs(is_list and value or {}) do
+    is_list = is_list and schema.is_a("experiment", e)
+  end
   return is_list and value or nil
 end
 
@@ -48,7 +50,7 @@ function M.begin()
 end
 
 --- Evaluates a text, of which messages say `name`, and runs the experiments that it returns. Names
---- of experiments and searches are free again. Returns the list of its values, with their number n and
+--- of experiments and searches are free again. Returns the list of its values, their number n and
 --- `said`, whether it was printed what they are; or nil, the error, and whether the text is no Lua.
 function M.evaluate(text, name)
   count = count + 1

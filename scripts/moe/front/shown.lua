@@ -25,12 +25,13 @@ local OPENED = {
 
 local function opened(value)
   local class = class_of(value)
-  return OPENED[class] and OPENED[class](value) or schema.classes[class] and tostring(value) or value
+  if OPENED[class] then return OPENED[class](value) end
+  return schema.classes[class] and tostring(value) or value
 end
 
 --- Returns the value without what JSON cannot have: functions and objects of the engine are left
 --- out, models and other objects of the library are their names; of a plan what plan:info() and
---- plan:simulate() say, of results the runs. The keys of a table with both a list and names are texts.
+--- plan:simulate() say, of results the runs. A table with both a list and names has texts as keys.
 function M.plain(value, depth)
   depth, value = depth or 0, opened(value)
   local kind = type(value)

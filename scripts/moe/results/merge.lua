@@ -5,7 +5,6 @@ local errors = require "moe.base.errors"
 local parts_lib = require "moe.run.parts"
 local results = require "moe.results.results"
 local schema = require "moe.base.schema"
-local session = require "moe.run.session"
 local simulated = require "moe.run.simulated"
 
 local M = {}
@@ -34,8 +33,8 @@ local function check_parts(list)
   local dirs, missing = {}, {}
   for _, one in ipairs(list) do
     if one.common ~= list[1].common then
-      errors.user(("%s and %s: differ in recipe, settings, seed, version or number of parts"):format(
-        list[1].dir, one.dir))
+      errors.user(("%s and %s: differ in recipe, settings, seed, version or number of parts")
+        :format(list[1].dir, one.dir))
     end
     if dirs[one.part] then
       errors.user(("%s and %s: are the same part"):format(dirs[one.part], one.dir))
@@ -52,7 +51,8 @@ end
 local function experiments_of(list)
   local out = {}
   for i, e in ipairs(list[1].data.experiments) do
-    local whole = schema.merged(e, { planned = 0, refused = {}, simulations = { done = 0, found = 0 } })
+    local whole = schema.merged(e, { planned = 0, refused = {},
+      simulations = { done = 0, found = 0 } })
     for _, one in ipairs(list) do
       local part = one.data.experiments[i]
       whole.planned = whole.planned + part.planned

@@ -18,15 +18,17 @@ M.OPTIONS = {
     doc = "names of systems and coordinates -> what pictures and tables show in their place" },
 }
 
---- Returns the rules for a file that stands alone, with texts in a font, by default that of the page.
+--- Returns the rules for a file that stands alone, with texts in a font, or in that of the page.
 function M.alone(font)
   local colours = {}
   for name, value in M.resource("page.css"):gmatch "(%-%-[%w-]+): ([^;]+);" do
     colours[name] = colours[name] or value  -- the light theme is the first one
   end
   local rules = M.resource("chart.css"):gsub("var%((%-%-[%w-]+)%)", colours)
-  return font and rules:gsub("(12px )[^;]*", function(size) return ("%s%q"):format(size, font) end, 1)
-    or rules
+  if font then
+    rules = rules:gsub("(12px )[^;]*", function(size) return ("%s%q"):format(size, font) end, 1)
+  end
+  return rules
 end
 
 return M

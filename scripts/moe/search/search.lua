@@ -235,8 +235,8 @@ local function explore_all(space, tried, c, weights, begin)
   return exhaustive
 end
 
--- Sees those mixes that belong to this part of the search (--points), as explore_all() does; they are
--- kept for the search without --points.
+-- Sees those mixes that belong to this part of the search (--points), as explore_all() does; they
+-- are kept for the search without --points.
 local function explore_part(space, tried, c, weights, begin)
   local part, all = parts.asked()
   local n = 0
@@ -408,8 +408,8 @@ local function conclude(search, best)
   local s = found(c, space, tried, best, weight)
   s.exhaustive, s.objective, s.searched_s = search.exhaustive, search.objectives, search.searched_s
   s.budget_s, s.interrupted, s.points = c.budget_s, search.interrupted, core.args.points
-  s.patience = not s.exhaustive and not s.points and s.searched_s < c.budget_s and not s.interrupted and c.patience
-    or nil
+  local by_patience = not s.exhaustive and not s.points and s.searched_s < c.budget_s
+  s.patience = by_patience and not s.interrupted and c.patience or nil
   s.took_s = core.clock() - search.begin
   s.cached = simulations.counts(search.before).found
   local why

@@ -157,7 +157,8 @@ local function over_axis(s, groups, axis, quantity, name, title)
     end
   end
   if #series == 0 then return nil end
-  local what = (quantity.skip_first and ": median and range" or ": median") .. mixed(groups, s, axis)
+  local what = quantity.skip_first and ": median and range" or ": median"
+  what = what .. mixed(groups, s, axis)
   return lines.lines { name = name, title = title .. (several and what or ""), series = series,
     x_label = axis.name, y_label = ("%s, %s"):format(quantity.label, quantity.unit),
     from = quantity.from or 1 }
