@@ -35,7 +35,7 @@ return function(assumed, gpus, nodes)
       peak_memory_bytes_per_s = 900e9,
       memory_efficiency = assumed { value = 0.75, lo = 0.55, hi = 0.86,
         why = "measured shares: elementwise kernels 0.83 to 0.86, softmax 0.60, LayerNorm 0.53",
-        source = "NeuSight's rows of V100 (ASPLOS 2025)" },
+        source = "NeuSight's rows of V100 (scripts/import_neusight.py)" },
       launch_us = gpus.LAUNCH_US,
       memory_bytes = 32e9,
     },

@@ -34,12 +34,12 @@ M.NIC_SHARE = assumed { value = 0.8, lo = 0.6, hi = 0.95,
 -- beyond the 4 us of its hops. GB300 has no file of its own: GB200's stands in (op_times).
 local HOPPER = { f32 = 67e12, tf32 = 494.7e12, bf16 = 989e12, f16 = 989e12, fp8 = 1979e12 }
 -- Times of products inside a step over those alone, measured in both ways on `on`: the median, the
--- 10th and the 90th percentile. Blackwell: 514 GEMMs of SimuMax. Hopper: 87 GEMMs
+-- 10th and the 90th percentile. Blackwell: 514 GEMMs (scripts/import_simumax.py). Hopper: 87 GEMMs
 -- in a loop (scripts/import_gpu_steps.py); under them the SM clock falls from 1,980 to 1,545 MHz in
 -- the median at the limit of 700 W. GPUs without such measurements of their own kind have none.
 -- In fp8 nothing is measured inside a step: there the ratio of bf16 is taken.
 local BLACKWELL_STEP = { 1.39, 1.11, 1.63, on = "B200",
-  source = "SimuMax's measurements" }
+  source = "SimuMax's measurements (scripts/import_simumax.py)" }
 local HOPPER_STEP = { 1.13, 1.00, 1.31, on = "H200",
   source = "tests/bench/results/gpu-steps-2026-11-29-h200.json (scripts/measure_gpu.py)" }
 local GPUS = {
