@@ -156,8 +156,7 @@ CLI::App* add_serve(CLI::App& app, HostOptions& options) {
   const std::string only = "on standard input and output, which is the only way";
   command->add_flag("--stdio", only)->required();
   add_state_options(*command, options);
-  CLI::App* prompt =
-      app.add_subcommand("repl", "a prompt at which texts in Lua are evaluated");
+  CLI::App* prompt = app.add_subcommand("repl", "a prompt at which texts in Lua are evaluated");
   add_state_options(*prompt, options);
   return command;
 }

@@ -13,7 +13,7 @@ namespace moe::lua {
 struct Command {
   HostOptions options;
   std::vector<std::string> settings, where;  // of --set and --where
-  std::vector<std::string> names;  // of --name
+  std::vector<std::string> names;            // of --name
   std::string kind, machine_file = "machine.lua", page, figures;
   std::vector<std::string> topic;
   CLI::App app{

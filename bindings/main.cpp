@@ -70,9 +70,10 @@ Failed attempt(Body body) {
 // in a folder: every rank reads them again.
 void read_recipe(moe::lua::HostOptions& options) {
   if (options.recipe.starts_with("/dev/") || options.recipe.starts_with("/proc/")) {
-    throw moe::user_error("{}: a recipe must be a file that can be read several times; give its "
-                          "path, or - for standard input",
-                          options.recipe);
+    throw moe::user_error(
+        "{}: a recipe must be a file that can be read several times; give its "
+        "path, or - for standard input",
+        options.recipe);
   }
   if (options.recipe != "-") return;
   if (options.processes != nullptr) {

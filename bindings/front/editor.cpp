@@ -29,14 +29,17 @@ class Editor {
  public:
   explicit Editor(std::string file) : file_(std::move(file)) {
     el_set(editor_, EL_CLIENTDATA, this);
-    el_set(editor_, EL_PROMPT, +[](EditLine* e) { return of(e).prompt_.data(); });
+    el_set(
+        editor_, EL_PROMPT, +[](EditLine* e) { return of(e).prompt_.data(); });
     el_set(editor_, EL_EDITOR, "emacs");
     // Ctrl-C is a key of the editor, so that it ends the line and not the program.
     el_set(editor_, EL_SETTY, "-d", "-isig", nullptr);
-    el_set(editor_, EL_ADDFN, "moe-complete", "complete",
-           +[](EditLine* e, int) -> unsigned char { return of(e).complete(); });
-    el_set(editor_, EL_ADDFN, "moe-cancel", "leave the line",
-           +[](EditLine* e, int) -> unsigned char { return of(e).cancel(); });
+    el_set(
+        editor_, EL_ADDFN, "moe-complete", "complete",
+        +[](EditLine* e, int) -> unsigned char { return of(e).complete(); });
+    el_set(
+        editor_, EL_ADDFN, "moe-cancel", "leave the line",
+        +[](EditLine* e, int) -> unsigned char { return of(e).cancel(); });
     el_set(editor_, EL_BIND, "^I", "moe-complete", nullptr);
     el_set(editor_, EL_BIND, "^C", "moe-cancel", nullptr);
     history(history_, &event_, H_SETSIZE, kLines);

@@ -78,17 +78,16 @@ int merge_simulations(lua_State* L) {
 }  // namespace
 
 void open_front(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {
-      {"answer", core_function<answer>},
-      {"guarded", core_function<guarded>},
-      {"load_text", core_function<load_text>},
-      {"merge_simulations", core_function<merge_simulations>},
-      {"next_request", core_function<next_request>},
-      {"read_line", core_function<read_line>},
-      {"remove_output", core_function<remove_output>},
-      {"run_program", core_function<run_program>},
-      {"text_hash", core_function<hash_of>},
-      {nullptr, nullptr}};
+  static constexpr luaL_Reg kFunctions[] = {{"answer", core_function<answer>},
+                                            {"guarded", core_function<guarded>},
+                                            {"load_text", core_function<load_text>},
+                                            {"merge_simulations", core_function<merge_simulations>},
+                                            {"next_request", core_function<next_request>},
+                                            {"read_line", core_function<read_line>},
+                                            {"remove_output", core_function<remove_output>},
+                                            {"run_program", core_function<run_program>},
+                                            {"text_hash", core_function<hash_of>},
+                                            {nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);
 }
 

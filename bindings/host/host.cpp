@@ -268,7 +268,8 @@ std::optional<Failure> Host::main(const std::string& argument) {
 }
 
 void Host::push_session_text(lua_State* L, SessionText text) {
-  const std::string expression = "return (" + text.text + "\n)";  // not a tail call, so it has a line
+  const std::string expression =
+      "return (" + text.text + "\n)";  // not a tail call, so it has a line
   try {
     push_chunk(L, expression, text.name);
     text.text = expression;

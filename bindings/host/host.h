@@ -39,9 +39,9 @@ struct HostOptions {
   std::vector<SessionText> texts;          // for serve and repl: the texts so far
   Requests* requests = nullptr;            // for serve: the streams; null otherwise
   std::string history;                     // for repl: the file of the lines that were typed
-  std::vector<std::string> folders;  // for report, export and merge: folders with results
-  std::vector<std::string> caches;   // for merge: profile caches with simulations beside them
-  std::string out_dir;               // "" means that nothing is written
+  std::vector<std::string> folders;        // for report, export and merge: folders with results
+  std::vector<std::string> caches;         // for merge: profile caches with simulations beside them
+  std::string out_dir;                     // "" means that nothing is written
   std::map<std::string, std::string> set;
   std::map<std::string, std::string> where;  // for report and export: which runs are shown
   std::map<std::string, std::string> names;  // for export: names that pictures show others for

@@ -1,8 +1,8 @@
 -- moe.dispatch_log{...}: the laws of dispatchers on the user's own machine, from a log that tests
--- of DeepEP printed there (test_internode.py and test_intranode.py in both forms, test_low_latency.py,
--- V2's test_ep.py). They are those of gpus/dispatch.lua with the rates of links and SMs scaled by
--- one factor per dispatcher and way, so that the law gives the time in the log; what is left, where
--- a log has several rows of a way, is written beside them.
+-- of DeepEP printed there (test_internode.py and test_intranode.py in both forms,
+-- test_low_latency.py, V2's test_ep.py). They are those of gpus/dispatch.lua with the rates of
+-- links and SMs scaled by one factor per dispatcher and way, so that the law gives the time in the
+-- log; what is left, where a log has several rows of a way, is written beside them.
 local core = require "moe.core"
 local dispatch = require "moe.spec.dispatch"
 local dispatch_time = require "moe.spec.dispatch_time"

@@ -1,5 +1,5 @@
--- `moebench repl`: a prompt at which texts in Lua are evaluated (moe.front.session) and their values
--- shown.
+-- `moebench repl`: a prompt at which texts in Lua are evaluated (moe.front.session) and their
+-- values shown.
 local core = require "moe.core"
 local session = require "moe.front.session"
 local shown = require "moe.front.shown"
@@ -8,7 +8,8 @@ local topics = require "moe.topics"
 local M = {}
 
 -- Returns the names that may follow the text before the cursor, in full, and the length of what is
--- there of them: moe.<name> and the fields of a call moe.<name> {, from the tables of `moebench doc`.
+-- there of them: moe.<name> and the fields of a call moe.<name> {, from the tables of `moebench
+-- doc`.
 function M.complete(text)
   local found, seen = core.array {}, {}
   local function add(name, known)

@@ -42,7 +42,9 @@ local function arguments_of(r, to)
   end
   for name, value in pairs(r.set) do
     local values = {}
-    for i, one in ipairs(type(value) == "table" and value or { value }) do values[i] = tostring(one) end
+    for i, one in ipairs(type(value) == "table" and value or { value }) do
+      values[i] = tostring(one)
+    end
     add("--set", ("%s=%s"):format(name, table.concat(values, ",")))
   end
   for _, name in ipairs(r.read) do add("--read", name) end
