@@ -66,8 +66,8 @@ Failed attempt(Body body) {
   }
 }
 
-// Reads a recipe from standard input where its name is "-". Refuses other recipes that are not files
-// in a folder: every rank reads them again.
+// Reads a recipe from standard input where its name is "-". Refuses other recipes that are not
+// files in a folder: every rank reads them again.
 void read_recipe(moe::lua::HostOptions& options) {
   if (options.recipe.starts_with("/dev/") || options.recipe.starts_with("/proc/")) {
     throw moe::user_error(

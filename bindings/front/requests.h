@@ -16,7 +16,8 @@ namespace moe::lua {
 
 class Requests {
  public:
-  /// Requires: the object lives as long as the process, whose thread uses it. Takes stdin and stdout over: what other code writes to stdout goes to stderr from now on.
+  /// Requires: the object lives as long as the process, whose thread uses it. Takes stdin and
+  /// stdout over: what other code writes to stdout goes to stderr from now on.
   Requests();
   Requests(const Requests&) = delete;
   Requests& operator=(const Requests&) = delete;

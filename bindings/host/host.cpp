@@ -326,7 +326,8 @@ void Host::evaluate_policies() {
   call(L, 1, 0);
   Failure failure;
   bool good = true;
-  // A text of a session that needs a result of a run fails here, which concerns no policy before it.
+  // A text of a session that needs a result of a run fails here, which concerns no policy before
+  // it.
   for (const SessionText& text : options_.texts) {
     load_on();
     push_chunk(L, text.text, text.name);
