@@ -149,6 +149,8 @@ void Host::StateDeleter::operator()(lua_State* L) const {
 }
 
 bool Host::must_stop() const {
+  // Between the requests of a session there is nothing to stop; next_request() withdraws it.
+  if (options_.requests != nullptr && !guards_) return false;
   return stop_requested() && (options_.processes == nullptr || options_.processes->is_root());
 }
 
@@ -285,7 +287,9 @@ bool Host::guarded(lua_State* L, Failure& failure) {
   lua_xmove(L, coroutine, 1);
   lua_State* const before = std::exchange(main_, coroutine);
   begin_loading();
+  guards_ = true;
   const bool good = try_resume(coroutine, 0, failure);
+  guards_ = false;
   main_ = before;
   const bool loading = loading_;
   end_loading();

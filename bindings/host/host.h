@@ -214,6 +214,7 @@ class Host {
   std::atomic<int> engine_calls_{0};  // EngineCalls that exist
   // Of end_if_stuck(): the CPU time of the recipe's thread when it last ran Lua code or the engine.
   int64_t still_since_ns_ = 0;
+  std::atomic<bool> guards_{false};  // whether guarded() runs a function; the watchdog reads it
   bool had_effect_ = false, muted_ = false, loading_ = false;
   std::string results_;
   int64_t printed_ = 0;
