@@ -194,21 +194,6 @@ test("an export has each chart and table of the page, named as there", function(
   expect.equal(next(out) or "", "", "a file that the page does not have")
 end)
 
-test("an export has all numbers of the runs in full precision", function()
-  local files = pages.folder()
-  local csv, num = pages.export_of(files)["x-runs.csv"], 0
-  for _, run in ipairs(world.decode(files["out/results.json"]).runs) do
-    for name, value in pairs(run) do
-      if type(value) == "number" then
-        pages.has(csv, world.encode(value))
-        pages.has(csv:match "^[^\n]*", name)
-        num = num + 1
-      end
-    end
-  end
-  assert(num > 10)
-end)
-
 test("an exported figure says the bytes of its numbers", function()
   for name, text in pairs(pages.export_of(pages.folder())) do
     if not name:find "%.csv$" then
