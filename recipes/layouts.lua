@@ -64,7 +64,8 @@ for i = 1, math.min(12, #found) do
     ("%.0f"):format(s.tokens), ("%.1f"):format(s.gib), ("%.0f%%"):format(100 * s.bubble),
     ("%.0f%%"):format(100 * s.exposed), i > 1 and s.ms / found[1].ms < 1 + set.tie and "tie" or "" }
 end
-print(("%s on %d H100, %d sequences of %d tokens: %d layouts fit, %d do not"):format(set.model,
+print(("%s in megatron_bf16 on %d H100, %d sequences of %d tokens, even rows; step: extrapolated, "
+  .. "exposed: of 2 pp + 2 micro-batches; %d layouts fit, %d do not"):format(set.model,
   set.gpus, set.seqs, set.seq, #found, dropped))
 print(moe.table(rows))
 for why, n in pairs(refused) do print(("%d refused: %s"):format(n, why)) end
