@@ -45,7 +45,10 @@ struct AttentionShape {
   /// there are seq - first queries, in the rows of q, ctx and lse.
   int64_t first = 0;
   bool add = false;  // whether attention_dx adds to dk and dv instead of writing them
+  /// With `first`: the keys that there are, the first of the sequence; 0: all.
+  int64_t known = 0;
   int64_t queries() const { return seq - first; }
+  int64_t keys() const { return known > 0 ? known : seq; }
   /// Elements from row to row of q, k, v and of their gradients.
   int64_t q_pitch = 3 * heads * head_dim, k_pitch = q_pitch, v_pitch = q_pitch;
 };

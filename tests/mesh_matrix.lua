@@ -119,7 +119,8 @@ local function run_mesh(c, one)
     ranks = one and 1 or c.tp * c.cp * c.data * c.pp, steps = 3, precision = "f64",
     init = "reference", tokens = "reference", poison = true,
     grid = moe.grid { pp = many and c.pp or 1, tp = many and c.tp or 1, cp = many and c.cp or 1,
-      micro_batches = one and c.micro * c.data or c.micro },
+      cp_comm = many and c.ring and "p2p" or nil,
+      etp = many and c.etp or 1, micro_batches = one and c.micro * c.data or c.micro },
     system = moe.system "plain" (stages), optimizer = { name = "adamw" } }
 end
 
@@ -136,8 +137,8 @@ end
 
 local function text(c)
   if c.tp then
-    return ("%s %s tp=%d cp=%d pp=%d data=%d ep=%d micro=%d %s"):format(c.model, c.schedule, c.tp,
-      c.cp, c.pp, c.data, c.ep, c.micro, table.concat(c.parts, "+"))
+    return ("%s %s tp=%d cp=%d%s pp=%d data=%d etp=%d ep=%d micro=%d %s"):format(c.model, c.schedule,
+      c.tp, c.cp, c.ring and "r" or "", c.pp, c.data, c.etp, c.ep, c.micro, table.concat(c.parts, "+"))
   end
   return ("%s %s pp=%d data=%d ep=%d micro=%d %s%s"):format(c.model, c.schedule, c.pp, c.data, c.ep,
     c.micro, c.system, c.layout and " " .. c.layout or "")
@@ -190,12 +191,16 @@ local function cases(seed)
     while tp * cp * data * pp > 16 do data = data / 2 end
     local ep = draw { 1, 2, 4 }
     while tp * cp * data % ep ~= 0 do ep = ep / 2 end
-    local c = { model = draw(meshes), tp = tp, cp = cp, data = data, pp = pp, ep = ep,
+    local etp = draw { 1, 2, 4 }
+    while tp * cp * data / ep % etp ~= 0 do etp = etp / 2 end
+    local ring = draw { true, false }
+    local c = { etp = etp, model = draw(meshes), tp = tp, cp = cp, data = data, pp = pp, ep = ep,
       schedule = pp == 1 and "-" or pp == 4 and "1f1b" or draw { "1f1b", "interleaved" },
       micro = draw { 2, 4 }, parts = { draw(parts), draw(parts) } }
+    c.ring = ring and cp > 1 and c.model ~= "gpt_oss"  -- which has windows
     local placed = { prophet = true, balancer = true }
     if placed[c.parts[1]] or placed[c.parts[2]] then
-      c.ep = math.min(8, tp * cp * data)
+      c.ep, c.etp = math.min(8, tp * cp * data), 1  -- placements are refused beside etp
       if placed[c.parts[1]] and placed[c.parts[2]] then c.parts[2] = "none" end
     end
     list[#list + 1] = c

@@ -109,6 +109,12 @@ int builder_parameter(lua_State* L) {
                         : value_named<ParamInfo::Init>("init", luaL_checkstring(L, -1));
   lua_getfield(L, 2, "experts");
   const bool experts = lua_toboolean(L, -1) != 0;
+  if (const int64_t etp = session.builder()->spec().etp; experts && etp > 1) {
+    throw user_error(
+        "b:parameter: '{}': grid.etp = {} splits the experts of b:experts alone; use them, or etp "
+        "= 1",
+        name, etp);
+  }
   lua_getfield(L, 2, "shape");
   const Shape shape = check_shape(L, lua_gettop(L), "b:parameter: shape");
   Held held = {.moe = experts};

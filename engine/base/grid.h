@@ -24,8 +24,8 @@ struct Held {
   /// The split axis is this number of blocks of one length, such as q, k and v in one matrix; a
   /// rank holds a part of each.
   int8_t blocks = 1;
-  /// Neighbouring ranks of tp that hold the same part, such as a head of k where tp is above their
-  /// number.
+  /// Neighbouring ranks that hold the same part: of tp, such as a head of k where tp is above their
+  /// number, or of etp, where it splits no axis; their gradients of experts are equal already.
   int8_t same = 1;
   bool operator==(const Held&) const = default;
 };
@@ -49,16 +49,20 @@ struct Grid {
   Group over(Axis axis) const { return over(axis, axis); }
 };
 
-/// The parts of such a tensor, of which consecutive ranks hold one each, or of dense layers
-/// `held.same` ranks each.
+/// The parts of the axis that is split.
+inline int64_t cuts(const Grid& grid, const Held& held) {
+  return held.split < 0 ? 1 : grid.size(held.moe ? Axis::kEtp : Axis::kTp) / held.same;
+}
+
+/// The parts of such a tensor, of which consecutive ranks, or `held.same` ranks, hold one each; the
+/// parts of an axis follow each other.
 inline int64_t parts(const Grid& grid, const Held& held) {
-  if (held.moe) return grid.size(Axis::kEp);
-  return held.split < 0 ? 1 : grid.size(Axis::kTp) / held.same;
+  return cuts(grid, held) * (held.moe ? grid.size(Axis::kEp) : 1);
 }
 
 /// Returns the group of the ranks that hold the same part of such a parameter, over which its
-/// gradient is summed, after the sum over `held.same` neighbours; its size is 1 where no other rank
-/// holds the part. Requires: etp is 1, or splits a parameter of experts.
+/// gradient is summed, after the sum over `held.same` neighbours of tp; its size is 1 where no other
+/// rank holds the part.
 inline Group copies(const Grid& grid, const Held& held) {
   if (held.moe) return grid.over(Axis::kEdp);
   return grid.over(held.split < 0 ? Axis::kTp : Axis::kCp, Axis::kDp);

@@ -28,6 +28,7 @@ Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context) {
                           static_cast<double>(round.members(group)));
     case Collective::kAllReduce:
       return std::llround(2 * (ranks - 1) * std::floor(payload_bytes(graph, op, context) / ranks));
+    case Collective::kShift:
     case Collective::kHandoff:
       return std::llround(payload_bytes(graph, op, context));
     case Collective::kReduceScatter:
@@ -51,6 +52,17 @@ std::vector<double> sum_of(const std::vector<std::vector<double>>& steps) {
     for (size_t i = 0; i < bytes.size(); ++i) bytes[i] += steps[s][i];
   }
   return bytes;
+}
+
+/// Returns the bytes between all ranks, [ranks, ranks], of which each sends `bytes` to the next of
+/// its group.
+std::vector<double> to_next(const Group& group, int64_t ranks, double bytes) {
+  std::vector<double> between(static_cast<size_t>(ranks * ranks));
+  for (int64_t r = 0; r < ranks; ++r) {
+    const int64_t next = group.member(r, (group.place(r) + 1) % group.size);
+    between[static_cast<size_t>(r * ranks + next)] = bytes;
+  }
+  return between;
 }
 
 bool is_empty(const std::vector<double>& bytes) {
@@ -92,6 +104,8 @@ NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
                         .rank = rank,
                         .part = part_of(collective)},
               group};
+    case Collective::kShift:
+      return {exchange(to_next(group, graph.num_ranks, payload), {}), group};
     case Collective::kHandoff:
     case Collective::kNone:
       break;

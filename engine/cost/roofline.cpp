@@ -23,6 +23,8 @@ const char* collective_name(Collective collective) {
       return "all-gather";
     case Collective::kExperts:
       return "experts";
+    case Collective::kShift:
+      return "shift";
     case Collective::kHandoff:
       return "handoff";
   }
@@ -42,6 +44,7 @@ const char* measured_name(Collective collective) {
       return measured::kAllGather;
     case Collective::kNone:
     case Collective::kExperts:
+    case Collective::kShift:
     case Collective::kHandoff:
       break;
   }

@@ -27,10 +27,11 @@ Group state_slices(const Graph& graph, TensorId parameter) {
   return {1, 1};
 }
 
-Persistent place(const Graph& graph, TensorId id, Shape full, int64_t holders,
+Persistent place(const Graph& graph, TensorId id, Shape full, const Grid& grid,
                  const std::vector<PlacedLayer>& placed, const Group& sliced = {1, 1}) {
   const Tensor& tensor = graph.tensor(id);
   const Held& held = tensor.held;
+  int64_t holders = parts(grid, held);
   const int64_t local = num_elements(tensor.shape);
   if (sliced.size > 1) {
     const int64_t part = num_elements(full) / holders;
@@ -44,7 +45,8 @@ Persistent place(const Graph& graph, TensorId id, Shape full, int64_t holders,
             .local = local,
             .part = part,
             .sliced = sliced,
-            .held = held};
+            .held = held,
+            .cuts = cuts(grid, held)};
   }
   // Every rank holds all experts when inference keeps them in host memory.
   if (tensor.held.moe && num_elements(full) == local) holders = 1;
@@ -68,7 +70,8 @@ Persistent place(const Graph& graph, TensorId id, Shape full, int64_t holders,
           .holders = holders,
           .local = local,
           .part = local,
-          .held = held};
+          .held = held,
+          .cuts = cuts(grid, held)};
 }
 
 std::vector<PlacedLayer> placed_layers(const Graph& graph) {
@@ -136,6 +139,7 @@ void check_copies(const Persistent& p, const AllBuffers& ranks, int64_t num_rank
 PersistentTensors tensors_of(const Plan& plan) {
   const Graph& graph = plan.graph;
   const bool whole = plan.step_ops.empty();
+  const Grid grid = plan.spec.model->grid(graph.num_ranks);
   PersistentTensors all;
   all.num_ranks = graph.num_ranks;
   all.placed = placed_layers(graph);
@@ -148,19 +152,18 @@ PersistentTensors tensors_of(const Plan& plan) {
       all.parameters.push_back({.name = info.name, .shape = info.shape});
       continue;
     }
-    const int64_t holders = parts(plan.spec.model->grid(graph.num_ranks), info.held);
-    all.parameters.push_back(place(graph, id, info.shape, holders, all.placed));
+    all.parameters.push_back(place(graph, id, info.shape, grid, all.placed));
     for (const char* suffix : kStateSuffixes) {
       const TensorId state = graph.find_tensor(info.name + suffix);
       if (!state.valid()) continue;
       all.states.push_back(
-          place(graph, state, info.shape, holders, all.placed, state_slices(graph, id)));
+          place(graph, state, info.shape, grid, all.placed, state_slices(graph, id)));
     }
   }
   for (const ParamInfo& info : plan.spec.model->states) {
     const TensorId id = graph.find_tensor(info.name);
     if (!id.valid() && whole) throw user_error("the graph lacks the model's state {}", info.name);
-    all.states.push_back(id.valid() ? place(graph, id, info.shape, 1, all.placed)
+    all.states.push_back(id.valid() ? place(graph, id, info.shape, grid, all.placed)
                                     : Persistent{.name = info.name, .shape = info.shape});
   }
   for (size_t t = 0; t < graph.tensors().size(); ++t) {
@@ -246,13 +249,15 @@ Placement placement_of(const PlacedLayer& layer, const RankBuffers& buffers) {
 void add_slices_on(const Persistent& p, int64_t rank, std::vector<TensorSlice>& to) {
   const Slice own = p.sliced.slice(p.part, p.sliced.place(rank));
   const int64_t number = rank / p.held.same % p.holders;
+  const int64_t cut = number % p.cuts, first_cut = number / p.cuts * p.cuts * p.part;
   int64_t runs = p.held.blocks;  // of neighbours in the full tensor
   for (int8_t axis = 0; axis < p.held.split; ++axis) runs *= p.shape[static_cast<size_t>(axis)];
+  if (p.held.split > 0) runs = runs * p.cuts / p.holders;
   const int64_t run = p.part / runs;
   for (int64_t i = own.first / run; i * run < own.first + own.n; ++i) {
     const int64_t first = std::max(own.first, i * run);
     const int64_t last = std::min(own.first + own.n, (i + 1) * run);
-    const int64_t in_full = (i * p.holders + number) * run + first - i * run;
+    const int64_t in_full = first_cut + (i * p.cuts + cut) * run + first - i * run;
     to.push_back({p.first_rank + rank, first - own.first, in_full, last - first});
   }
 }

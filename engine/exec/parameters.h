@@ -40,6 +40,7 @@ struct Persistent {
   /// Whether an earlier pipeline rank holds it, too.
   bool copy = false;
   Held held = {};
+  int64_t cuts = 1;  // parts along held.split, a divisor of `holders`
   int64_t size() const { return num_elements(shape); }
 };
 

@@ -78,15 +78,17 @@ TensorId ModelBuilder::declare(std::vector<ParamInfo>& list, ParamInfo info, Ten
     }
     shape[0] /= grid_.size(Axis::kEp);
   }
-  if (const Held& held = info.held; held.split >= 0 && !held.moe) {
+  if (const Held& held = info.held; held.split >= 0) {
     int64_t& length = shape.at(static_cast<size_t>(held.split));
-    if (const int64_t cuts = held.blocks * parts(grid_, held); length % cuts != 0) {
+    const int64_t ranks = cuts(grid_, held);
+    if (length % (held.blocks * ranks) != 0) {
       throw user_error(
-          "model.tp = {}: axis {} (from 1) of the parameter '{}' {} cannot be divided evenly into "
+          "model.{} = {}: axis {} (from 1) of the parameter '{}' {} cannot be divided evenly into "
           "{} parts; give a divisor",
-          spec_.tp, held.split + 1, info.name, shape_text(info.shape), cuts);
+          held.moe ? "etp" : "tp", ranks * held.same, held.split + 1, info.name,
+          shape_text(info.shape), held.blocks * ranks);
     }
-    length /= parts(grid_, held);
+    length /= ranks;
   }
   const TensorId id = graph_.add_tensor({info.name, std::move(shape), dtype, kind, info.held});
   list.push_back(std::move(info));
@@ -138,6 +140,12 @@ TensorId ModelBuilder::op(std::string_view kind, std::string_view name,
   return graph_.out(add(kind, name, std::move(inputs), std::move(attrs)));
 }
 
+Held ModelBuilder::experts(int8_t axis, int8_t blocks) const {
+  if (spec_.etp == 1) return {.moe = true};
+  if (axis < 0) return {.moe = true, .same = static_cast<int8_t>(spec_.etp)};
+  return {.moe = true, .split = axis, .blocks = blocks};
+}
+
 Held ModelBuilder::split(int8_t axis, int8_t blocks, int8_t same) const {
   if (spec_.tp == 1) return {};
   return {.split = axis, .blocks = blocks, .same = same};
@@ -183,15 +191,43 @@ TensorId ModelBuilder::own_parts(std::string_view name, TensorId x, int64_t axis
   return graph_.out(graph_.add_op("own_rows", std::string(name), {x}, std::move(attrs)));
 }
 
-Attrs ModelBuilder::of_parts(Attrs attrs) const {
-  if (spec_.cp == 1) return attrs;
-  attrs.merge(group_attrs(grid_.over(Axis::kCp), graph_.num_ranks));
-  attrs["context"] = spec_.cp;
-  return attrs;
+TensorId ModelBuilder::attend(TensorId q, TensorId k, TensorId v, TensorId sinks, Attrs attrs) {
+  if (spec_.cp > 1) {
+    attrs.merge(group_attrs(grid_.over(Axis::kCp), graph_.num_ranks));
+    attrs["context"] = spec_.cp;
+    if (spec_.cp_comm == ContextExchange::kP2p) return attend_in_ring(q, k, v, sinks, attrs);
+    Attrs gathered = group_attrs(grid_.over(Axis::kCp), graph_.num_ranks);
+    gathered.insert({{"axis", int64_t{1}}, {"context", spec_.cp}});
+    k = op("gather_rows", "attn.k_parts", {k}, gathered);
+    v = op("gather_rows", "attn.v_parts", {v}, gathered);
+  }
+  return op("attend", "attn.core", {q, k, v, sinks}, std::move(attrs));
 }
 
-TensorId ModelBuilder::all_parts(std::string_view name, TensorId x) {
-  return spec_.cp == 1 ? x : op("gather_rows", name, {x}, of_parts({{"axis", int64_t{1}}}));
+TensorId ModelBuilder::attend_in_ring(TensorId q, TensorId k, TensorId v, TensorId sinks,
+                                      Attrs attrs) {
+  if (attrs.contains("window")) {
+    throw user_error(
+        "model.cp_comm = 'p2p': block {} has attention with a window, whose keys are on few ranks; "
+        "use 'all_gather'",
+        block_ + 1);
+  }
+  std::vector<TensorId> all = {q, k, v, sinks};
+  for (int64_t step = 0; step < spec_.cp; ++step) {
+    const std::string number = std::to_string(step);
+    OpId next;  // posted before the step, so that it goes on beside it
+    if (step + 1 < spec_.cp) {
+      next = add("shift_rows", "attn.kv_shift" + number, {k, v},
+                 group_attrs(grid_.over(Axis::kCp), graph_.num_ranks));
+    }
+    Attrs of_step = attrs;
+    of_step["step"] = step;
+    const OpId part = add("attend_step", "attn.step" + number,
+                          {q, k, v, step == 0 ? sinks : TensorId()}, std::move(of_step));
+    all.insert(all.end(), {graph_.out(part), graph_.out(part, 1)});
+    if (next.valid()) k = graph_.out(next), v = graph_.out(next, 1);
+  }
+  return op("join_steps", "attn.core", std::move(all), std::move(attrs));
 }
 
 TensorId ModelBuilder::own_vocabulary(std::string_view name, TensorId ids, TensorId table) {

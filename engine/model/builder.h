@@ -61,10 +61,10 @@ class ModelBuilder {
   /// have other tokens.
   TensorId own_parts(std::string_view name, TensorId x, int64_t axis, Axis from = Axis::kCp,
                      Axis to = Axis::kCp);
-  /// Returns the keys or values of whole sequences of those of the rank's parts, x [B,S,..].
-  TensorId all_parts(std::string_view name, TensorId x);
-  /// Returns `attrs` of attention whose queries are of the rank's parts of sequences.
-  Attrs of_parts(Attrs attrs) const;
+  /// Adds the op attend, named "attn.core", of queries, keys and values [B,S,..] that are of the
+  /// rank's parts of sequences, and what brings the keys and values of other ranks. sinks: as of
+  /// attend, may be invalid. Returns the context. Throws UserError for attr window in a ring.
+  TensorId attend(TensorId q, TensorId k, TensorId v, TensorId sinks, Attrs attrs);
   /// Adds y = x w^T [+ bias] [+ residual] for w [out,in], of which tp splits the axis `in`, as it
   /// does the columns of x [B,S,in]; y, bias and residual are of own rows.
   TensorId summed_product(std::string_view name, TensorId x, TensorId w, TensorId bias,
@@ -74,6 +74,8 @@ class ModelBuilder {
   TensorId own_vocabulary(std::string_view name, TensorId ids, TensorId table);
   /// Returns how a parameter is held of which tp splits this axis (Held).
   Held split(int8_t axis, int8_t blocks = 1, int8_t same = 1) const;
+  /// Returns how a parameter of experts is held, of which etp splits this axis; -1: none.
+  Held experts(int8_t axis = -1, int8_t blocks = 1) const;
   /// Returns how many of `n` of what a rank of a group over tp has; throws UserError naming both
   /// where tp does not divide n.
   int64_t own(std::string_view what, int64_t n) const;
@@ -96,6 +98,7 @@ class ModelBuilder {
 
  private:
   std::string full_name(std::string_view name) const;
+  TensorId attend_in_ring(TensorId q, TensorId k, TensorId v, TensorId sinks, Attrs attrs);
   TensorId declare(std::vector<ParamInfo>& list, ParamInfo info, TensorKind kind, DType dtype);
   void check_complete() const;
 

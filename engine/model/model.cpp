@@ -34,10 +34,13 @@ void check(const ModelSpec& model, int64_t num_ranks) {
   check_fields(model, "model");
   check_range("k", model.k, 1, model.experts);
   check_range("ep", model.ep, 0, num_ranks);
-  const int64_t ep = model.ep > 0 ? model.ep : num_ranks;
-  if (num_ranks < 1 || num_ranks % ep != 0) {
-    throw user_error("model.ep = {}, allowed: a divisor of the {} ranks, or 0 for all of them", ep,
-                     num_ranks);
+  if (num_ranks < 1 || num_ranks % model.etp != 0) {
+    throw user_error("model.etp = {}, allowed: a divisor of the {} ranks", model.etp, num_ranks);
+  }
+  const int64_t left = num_ranks / model.etp, ep = model.ep > 0 ? model.ep : left;
+  if (left % ep != 0) {
+    throw user_error("model.ep = {}, allowed: a divisor of the {} ranks{}, or 0 for all of them",
+                     ep, left, model.etp > 1 ? fmt::format(" over etp = {}", model.etp) : "");
   }
   const int64_t parts = model.ranks_per_share() * (model.cp > 1 ? 2 : 1);
   if (num_ranks % model.ranks_per_share() != 0 || model.seq % parts != 0) {

@@ -135,15 +135,25 @@ constexpr auto fields_of(const NumberTypes*) {
 /// Returns the type that `type` stands for in a model with activations of type `activations`.
 DType dtype_of(NumberType type, DType activations);
 
+/// How ranks over cp get keys and values of other parts of sequences: kAllGather: all before
+/// attention begins; kP2p: in a ring, a rank's after the other, each beside attention to those that
+/// are there (Liu et al. 2023, arXiv 2310.01889).
+enum class ContextExchange : uint8_t { kAllGather, kP2p };
+constexpr std::array<const char*, 2> names_of(ContextExchange) {
+  return {"all_gather", "p2p"};
+}
+
 struct ModelSpec {
   std::string name = "model";
   int64_t vocab = 50257;
   int64_t seq = 512;
   int64_t batch_per_device = 1;
   int64_t experts = 4;  // a multiple of the ranks per expert-parallel group
-  int64_t ep = 0;       // 0 means all ranks
+  int64_t ep = 0;       // 0 means all ranks, over etp
   int64_t tp = 1;       // a divisor of the ranks
   int64_t cp = 1;       // a divisor of the ranks over tp
+  int64_t etp = 1;      // a divisor of the ranks over ep
+  ContextExchange cp_comm = ContextExchange::kAllGather;
   std::string gate = "switch";
   int64_t k = 1;
   double capacity_factor = 1.25;
@@ -168,10 +178,10 @@ struct ModelSpec {
     return static_cast<double>(tokens_per_rank()) * static_cast<double>(num_ranks * micro_batches);
   }
   /// Returns the grid of the ranks. The ranks of a group over Axis::kEp hold all experts
-  /// together. Requires: `num_ranks` is a multiple of ep and of tp * cp.
+  /// together. Requires: `num_ranks` is a multiple of ep * etp and of tp * cp.
   Grid grid(int64_t num_ranks) const {
-    const int64_t group = ep > 0 ? ep : num_ranks;
-    return {{tp, cp, shares(num_ranks), 1, group, num_ranks / group}};
+    const int64_t group = ep > 0 ? ep : num_ranks / etp;
+    return {{tp, cp, shares(num_ranks), etp, group, num_ranks / (group * etp)}};
   }
   /// Returns the number of ranks with sequences of their own.
   int64_t shares(int64_t num_ranks) const { return num_ranks / ranks_per_share(); }
@@ -189,6 +199,10 @@ constexpr auto fields_of(const ModelSpec*) {
       field("ep", &ModelSpec::ep,
             "size of an expert-parallel group, which holds every expert once; default: all devices")
           .from(1, 1e6),
+      field("etp", &ModelSpec::etp,
+            "ranks over which products of experts are split along their inner width; they get all "
+            "rows of their experts; default: 1")
+          .from(1, 1e4),
       field("tp", &ModelSpec::tp,
             "ranks over which products of attention and dense layers are split, and between them "
             "the rows of a sequence; default: 1")
@@ -197,6 +211,9 @@ constexpr auto fields_of(const ModelSpec*) {
             "ranks over which sequences are split, also in attention, where each has two parts of "
             "them that see as many keys as those of any other; default: 1")
           .from(1, 1e4),
+      field("cp_comm", &ModelSpec::cp_comm,
+            "how ranks over cp get keys and values of other parts of sequences: all of them before "
+            "attention, or in a ring beside it; default: all_gather"),
       field("gate", &ModelSpec::gate, "a built-in gate's name"),
       field("k", &ModelSpec::k, "choices per token, for gates that do not fix this number")
           .from(1, 1e6),

@@ -51,7 +51,7 @@ Moves sum_same_parts(Graph& graph, Gradients& gradients) {
   Moves moves;
   for (auto& [param, gradient] : gradients) {
     const Held held = graph.tensor(param).held;
-    if (held.same == 1) continue;
+    if (held.same == 1 || held.moe) continue;
     const OpId maker = producers[gradient.index()];
     const OpId id = graph.add_op("all_reduce", "all_reduce." + graph.tensor(param).name, {gradient},
                                  group_attrs({held.same, 1}, graph.num_ranks), Phase::kBackward);

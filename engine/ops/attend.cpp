@@ -79,30 +79,14 @@ void each_query_part(const Graph& g, const Op& op, kernels::AttentionShape whole
   }
 }
 
-/// Work of products over all pairs of a query and a key that it sees: of_keys products with the
-/// columns of k, of_values with those of v. The op's input number `query` is q.
+/// Work of products over all pairs of a query and a key that it sees. The op's input number `query`
+/// is q.
 Work seen_work(const Graph& g, const Op& op, size_t query, double of_keys, double of_values) {
   const kernels::AttentionShape s = attend_shape(g, op, query);
-  const auto triangle = [](int64_t n) {
-    return 0.5 * static_cast<double>(n) * static_cast<double>(n + 1);
-  };
   const int64_t unseen = s.window == 0 || s.window > s.seq ? 0 : s.seq - s.window;
-  const double all = triangle(s.seq);
-  const double pairs = (all - triangle(unseen)) / static_cast<double>(expect_context(g, op));
-  const auto head_dim = static_cast<double>(s.head_dim);
-  const double cols = of_keys * head_dim + of_values * static_cast<double>(s.value_dim);
-  return {.flops = 2 * static_cast<double>(s.batch * s.heads) * pairs * cols,
-          .bytes = io_bytes(g, op),
-          .matrix = {.kind = MatrixWork::Kind::kAttention,
-                     .batch = static_cast<double>(s.batch),
-                     .seq = static_cast<double>(s.seq),
-                     .heads = static_cast<double>(s.heads),
-                     .kv_heads = static_cast<double>(s.kv_heads),
-                     .head_dim = head_dim,
-                     .share = pairs * cols / (all * head_dim * (of_keys + of_values)),
-                     .seen = pairs / all,
-                     .value_dim = static_cast<double>(s.value_dim),
-                     .backward = of_keys > 1}};
+  const double seen = triangle(s.seq) - triangle(unseen);
+  return pairs_work(g, op, s, seen / static_cast<double>(expect_context(g, op)), of_keys,
+                    of_values);
 }
 
 Work work(const Graph& g, const Op& op, const WorkContext&) {
@@ -138,14 +122,8 @@ std::vector<AxisTuple> axes(const Graph&, const Op&) {
   return {{{0, 0, 0, kWhole}, {0, 0}}};
 }
 
-template <class T>
-Bytes work_bytes(kernels::AttentionShape s) {
-  return kernels::table<T>().attention_work_bytes(s);
-}
-
 Bytes scratch(const Graph& g, const Op& op, size_t query, Bytes elem_bytes) {
-  const kernels::AttentionShape s = attend_shape(g, op, query);
-  return elem_bytes == 8 ? work_bytes<double>(s) : work_bytes<float>(s);
+  return attention_scratch(attend_shape(g, op, query), elem_bytes);
 }
 
 /// Returns the operands from input i, q, on.
@@ -265,7 +243,31 @@ kernels::AttentionShape attention_shape(const Graph& g, const Op& op, size_t i) 
   return {.batch = qkv[0], .seq = qkv[1], .heads = heads, .head_dim = qkv[2] / (3 * heads)};
 }
 
-kernels::AttentionShape attend_shape(const Graph& g, const Op& op, size_t i) {
+Work pairs_work(const Graph& g, const Op& op, const kernels::AttentionShape& s, double pairs,
+                double of_keys, double of_values) {
+  const double all = triangle(s.seq);
+  const auto head_dim = static_cast<double>(s.head_dim);
+  const double cols = of_keys * head_dim + of_values * static_cast<double>(s.value_dim);
+  return {.flops = 2 * static_cast<double>(s.batch * s.heads) * pairs * cols,
+          .bytes = io_bytes(g, op),
+          .matrix = {.kind = MatrixWork::Kind::kAttention,
+                     .batch = static_cast<double>(s.batch),
+                     .seq = static_cast<double>(s.seq),
+                     .heads = static_cast<double>(s.heads),
+                     .kv_heads = static_cast<double>(s.kv_heads),
+                     .head_dim = head_dim,
+                     .share = pairs * cols / (all * head_dim * (of_keys + of_values)),
+                     .seen = pairs / all,
+                     .value_dim = static_cast<double>(s.value_dim),
+                     .backward = of_keys > 1}};
+}
+
+Bytes attention_scratch(const kernels::AttentionShape& s, Bytes elem_bytes) {
+  return elem_bytes == 8 ? kernels::table<double>().attention_work_bytes(s)
+                         : kernels::table<float>().attention_work_bytes(s);
+}
+
+kernels::AttentionShape attend_shape(const Graph& g, const Op& op, size_t i, int64_t times) {
   if (has(op, i + 1) != has(op, i + 2)) {
     throw user_error("op '{}' ({}): give k and v, or neither where q holds them, too", op.name,
                      g.def(op).name);
@@ -290,7 +292,7 @@ kernels::AttentionShape attend_shape(const Graph& g, const Op& op, size_t i) {
     throw refused(op, "scale", fmt::format("{}", s.scale), "a number above 0");
   }
   s.own = own_kernels(op);
-  const int64_t context = expect_context(g, op);
+  const int64_t context = times > 0 ? times : expect_context(g, op);
   if (one && context == 1) return s;
   if (one || (context > 1 && shape(g, op, i + 1).size() != 3)) {
     throw refused(op, "context", std::to_string(context), "1, or k and v of their own");

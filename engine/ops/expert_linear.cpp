@@ -110,7 +110,8 @@ constexpr auto run = []<class T>(const KernelCall<T>& c) {
   const Blocks b = blocks_of(c.graph, c.op, 0);
   const int64_t out = c.in_shape(1)[1], in = c.in_shape(1)[2];
   using W = kernels::Wide<T>;
-  const W* const bias = c.wide(2);
+  const bool adds = c.rank.rank % attr_int(c.op, "bias_of", 1) == 0;
+  const W* const bias = adds ? c.wide(2) : nullptr;
   const bool gelu = with_gelu(c.op);
   auto& products = no_products<T>();
   for_each_run(c, b, c.in_i32(3), c.in_i32(4), [&](int64_t e, int64_t first, int64_t rows) {

@@ -90,6 +90,10 @@
 //                     the slots that hold it (L slots per device, placement/placement.h);
 //                     to="source" is the reverse; recv_counts is the [L,P] of slot_rows; with attr
 //                     loose=1, rows that are not in use have undefined values
+//                     attr repeated=1: slots are those of a group over etp, [n*El,P,C,d], of which
+//                     each member gets a copy of the rows of all others
+//   repeat_rows       x[El,P,C,d] [recv_counts[El,P]] -> [n*El,P,C,d]: attr times = n copies, also
+//                     of counts; sum_repeats is the sum of the n blocks
 //   split_peers       slots[E,C,d] -> n of [E/n,C,d], attr rounds = n; part j holds the slots that
 //                     this rank sends in round j, so it depends on the rank's place in its group
 //   join_peers        n of [E/n,C,d] -> slots[E,C,d], the inverse
@@ -117,7 +121,8 @@
 //   expert_linear     x[El,P,C,in] (or [El,C,in] where P = 1) w[El,out,in] [bias[El,out]]
 //                     [recv_counts[El,P]] [recv_begin[El,P]] -> y[El,P,C,out] [z, as in linear]
 //                     attr rows = "capacity" | "used" (computes only rows below recv_counts; the
-//                     others are zero)
+//                     others are zero); bias_of = n: of n neighbouring ranks the first adds the
+//                     bias, since the results of all are summed
 //   expert_linear_dx  dy w [acc] [recv_counts] [sum where attr gelu=1] -> dx, as in linear_dx
 //   expert_linear_dw  dy x [acc w] [acc b] [recv_counts] -> dw [db where attr bias=1]
 //   combine           slots[E,C,d] [weight] choice_slot [residual] [slot_choice] -> y[B,S,d]; the

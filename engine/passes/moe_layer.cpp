@@ -37,8 +37,10 @@ RowsOrigin origin_of_rows(const Graph& graph, TensorId rows, std::string_view wh
   for (OpId at = producer[rows.index()]; at.valid(); at = producer[rows.index()]) {
     const std::vector<TensorId>& inputs = graph.op(at).inputs;
     if (carries(graph, at, Payload::kRows)) {
-      const TensorId counts = input_of(graph, graph.op(at), Role::kCounts);
-      if (counts.valid() && graph.op(at).rows.sources <= 1) return {counts, at};
+      const Op& exchange = graph.op(at);
+      const TensorId counts = input_of(graph, exchange, Role::kCounts);
+      const bool whole = exchange.rows.sources <= 1 || exchange.attrs.contains("repeated");
+      if (counts.valid() && whole) return {counts, at};
       throw user_error(
           "op '{}': its rows arrive by op '{}', one step of an all-to-all; list stages that count "
           "rows before hierarchical_a2a, which makes the steps",

@@ -109,6 +109,9 @@ struct PassDef {
   Facts needs = {}, gives = {};
   /// Whether the pass makes ops that have no gradient, so that it is for inference only.
   bool inference_only = false;
+  /// Whether it knows one exchange to the experts of a layer and one back, so that it is refused
+  /// where etp splits their products, with two of each.
+  bool one_exchange = false;
   /// Whether the pass only forbids overlap; it then counts as applied even with nothing to forbid.
   bool forbids = false;
   /// Names of passes that a system cannot have beside this one, since they forbid what it does.

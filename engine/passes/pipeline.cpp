@@ -87,8 +87,23 @@ void refuse_opposites(const std::vector<Stage>& stages) {
   }
 }
 
+/// Refuses stages that know one exchange per layer and direction where etp makes two.
+void refuse_split_experts(const std::vector<Stage>& stages, const Model& model) {
+  if (model.etp == 1) return;
+  for (const Stage& stage : stages) {
+    const bool built_in = stage.is_built_in();
+    if (built_in ? !builtin_pass(stage.name).one_exchange : kind_of(stage) != StageKind::kPlacement)
+      continue;
+    throw user_error(
+        "stage '{}': with etp = {} rows go to their experts by two exchanges per layer, which it "
+        "does not know; use etp = 1, or leave the stage out",
+        stage.name, model.etp);
+  }
+}
+
 /// Returns the stages with the passes that no system lists, in order.
-std::vector<Stage> all_stages(std::vector<Stage> stages, const StepSpec& step) {
+std::vector<Stage> all_stages(std::vector<Stage> stages, const StepSpec& step, const Model& model) {
+  refuse_split_experts(stages, model);
   for (const Stage& stage : stages) {
     if (step.inference && kind_of(stage) == StageKind::kStep) {
       throw user_error(
@@ -117,7 +132,7 @@ Pipeline::Pipeline(const Model& model, const Cluster& cluster, const CostModel& 
       cluster_(cluster),
       cost_(cost),
       step_(step),
-      stages_(all_stages(std::move(stages), step)) {}
+      stages_(all_stages(std::move(stages), step, model)) {}
 
 PassContext Pipeline::context(const Stage& stage, const PassDef* pass,
                               std::vector<Decision>& log) const {

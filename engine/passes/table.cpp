@@ -72,6 +72,7 @@ void check_passes(const std::vector<PassDef>& passes) {
 PassDef placement_pass(const PlacementPolicy& policy) {
   const PlacementDefaults& defaults = policy.defaults;
   PassDef pass{.name = policy.pass(), .kind = StageKind::kPlacement, .doc = policy.doc};
+  pass.one_exchange = true;
   pass.options = {
       {"use",
        std::string(defaults.now ? "now" : "next"),
@@ -156,7 +157,8 @@ const std::vector<PassDef>& other_passes() {
             integer_option("seed", 0, 0, 9007199254740992,
                            "seed of the random devices of experts without estimated tokens")},
        .transform = lina_inference,
-       .inference_only = true},
+       .inference_only = true,
+       .one_exchange = true},
       // kForward: passes before autodiff, so that the backward follows without a pass of its own.
       // irregular_a2a first: used_rows then finds its exchange_counts op and shares it.
       {.name = "irregular_a2a",
@@ -178,7 +180,8 @@ const std::vector<PassDef>& other_passes() {
        .options = {{"degree", 2.0, "number of parts; 1 leaves the graph as it is", 1, 64, {}, 1}},
        .transform = capacity_pipeline,
        .needs = {Fact::kCounts, Fact::kRounds},
-       .gives = {Fact::kParts}},
+       .gives = {Fact::kParts},
+       .one_exchange = true},
       {.name = "pipemoe",
        .kind = StageKind::kForward,
        .doc =
@@ -206,7 +209,8 @@ const std::vector<PassDef>& other_passes() {
        .transform = pipemoe,
        .reads = Reads::kTimes,
        .needs = {Fact::kCounts, Fact::kRounds},
-       .gives = {Fact::kParts}},
+       .gives = {Fact::kParts},
+       .one_exchange = true},
       {.name = "micro_ops",
        .kind = StageKind::kForward,
        .doc = "like capacity_pipeline, but each layer has parts of a given number of bytes (Lina)",
@@ -215,7 +219,8 @@ const std::vector<PassDef>& other_passes() {
                     1e12}},
        .transform = micro_ops,
        .needs = {Fact::kCounts, Fact::kRounds},
-       .gives = {Fact::kParts}},
+       .gives = {Fact::kParts},
+       .one_exchange = true},
       {.name = "fastermoe_pipeline",
        .kind = StageKind::kForward,
        .doc = "all-to-alls in rounds between groups of workers, experts round by round (FasterMoE)",
@@ -230,7 +235,8 @@ const std::vector<PassDef>& other_passes() {
              1}},
        .transform = fastermoe_pipeline,
        .needs = {Fact::kCounts},
-       .gives = {Fact::kRounds}},
+       .gives = {Fact::kRounds},
+       .one_exchange = true},
       // hierarchical_a2a accepts all-to-alls that are cut or irregular, while a pass after it would
       // find two all-to-alls in place of one.
       {.name = "hierarchical_a2a",
@@ -239,7 +245,8 @@ const std::vector<PassDef>& other_passes() {
        .options = {},
        .transform = hierarchical_a2a,
        .needs = {Fact::kCounts, Fact::kRounds, Fact::kParts},
-       .gives = {Fact::kSteps}},
+       .gives = {Fact::kSteps},
+       .one_exchange = true},
       // After all passes that cut or count rows, whose layers it reads and does not cut itself.
       {.name = "weights_at_experts",
        .kind = StageKind::kForward,
@@ -260,6 +267,7 @@ const std::vector<PassDef>& other_passes() {
                    {"to_all", false, "whether all rows go to all ranks"}},
        .transform = dispatched,
        .needs = {Fact::kCounts, Fact::kRounds, Fact::kParts, Fact::kSteps},
+       .one_exchange = true,
        .runs = [](const StepSpec&) { return false; }},  // make_plan() lists it
       // kBackward: what every plan has, after the system's passes on the forward graph.
       {.name = "pack_rows",

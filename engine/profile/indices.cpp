@@ -129,8 +129,8 @@ std::vector<int32_t> packed_counts(const Op& op, const Tensor& rows, int64_t n,
 std::vector<int32_t> counts_of_blocks(const Graph& graph, const Op& op, int64_t n,
                                       const WorkContext& context) {
   const TimedRows timed = timed_rows(graph, op, context.slot_occupancy * op.rows.occupancy);
-  const int64_t blocks = blocks_in(graph.tensor(op.inputs[0])), parts = n / blocks;
-  const int64_t sources = blocks / timed.slots;
+  const int64_t of_rows = blocks_in(graph.tensor(op.inputs[0])), sources = of_rows / timed.slots;
+  const int64_t blocks = std::min(of_rows, n), parts = n / blocks;  // sum_repeats counts some
   std::vector<int32_t> counts;
   for (int64_t part = 1; part <= parts; ++part) {
     for (int64_t b = 0; b < blocks; ++b) {

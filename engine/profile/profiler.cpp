@@ -116,9 +116,9 @@ class CollectiveCalls {
     const Collective collective = graph.def(op).collective;
     reduces_ = collective == Collective::kAllReduce;
     if (reduces_) return;
-    if (is_half(collective)) {
+    const bool rows = carries(graph, op, Payload::kActivations);
+    if (is_half(collective) || rows) {
       const CollectiveMemory memory = {[this](TensorId t) { return at(t); }, {}, sizeof(float)};
-      const bool rows = carries(graph, op, Payload::kActivations);
       lay_out_ = [=, this, &graph]() -> std::function<CommTimes()> {
         void* const scratch = operands_.scratch();
         if (rows) {

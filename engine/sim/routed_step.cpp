@@ -129,8 +129,8 @@ void RoutedStep::add(OpId op) {
   const size_t layer = index(entry.layer);
   if (is_irregular(graph_, op)) {
     entry.exchange = exchange_of(op, layer);
-    const Tensor& received = graph_.tensor(graph_.out(op));
-    rows_[layer].room = std::max(rows_[layer].room, received.stored_rows);
+    rows_[layer].room = std::max(rows_[layer].room, exchanges_[index(entry.exchange)].room);
+    if (graph_.op(op).attrs.contains("repeated")) split_ = group_of(graph_, graph_.op(op));
   } else {
     entry.side = side_of(graph_, graph_.op(op));
     if (graph_.op(op).rows.round.of > 1) entry.round = round_of_experts(op, layer);
@@ -160,11 +160,14 @@ int32_t RoutedStep::exchange_of(OpId id, size_t layer) {
                 .row_bytes = ops::share_of(op) * static_cast<double>(op.rows.round.of) *
                              static_cast<double>(slots.shape.back() * dtype_bytes(slots.dtype)),
                 .places = std::llround(static_cast<double>(rows_of(slots)) * op.rows.occupancy),
-                .weights = slots.shape.back() == 1};
+                .weights = slots.shape.back() == 1,
+                .room = graph_.tensor(graph_.out(id)).stored_rows,
+                .repeated = op.attrs.contains("repeated")};
   for (const int32_t known : rows_[layer].exchanges) {
     const Exchange& e = exchanges_[index(known)];
     if (e.group == made.group && e.to_expert == made.to_expert && e.round == made.round &&
-        e.row_bytes == made.row_bytes && e.places == made.places) {
+        e.row_bytes == made.row_bytes && e.places == made.places && e.room == made.room &&
+        e.repeated == made.repeated) {
       return known;
     }
   }
@@ -317,15 +320,41 @@ void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement
       }
     }
   }
+  rows.got = of_device;
+  if (split_.size > 1) join_split(l, of_device);
   rows.source.resize(ranks_);
   rows.experts.resize(ranks_);
   for (size_t r = 0; r < ranks_; ++r) {
-    check_room(l, r, of_device[r]);
+    check_room(l, r, of_device[r], rows_[l].room);
     rows.source[r].work.slot_occupancy = ratio(of_source[r], layer.experts * layer.capacity);
     // The occupancy of a device is relative to the slots that it has without expert copies: as many
     // as a source rank, experts * capacity.
-    rows.experts[r].work.slot_occupancy = ratio(of_device[r], layer.experts * layer.capacity);
+    rows.experts[r].work.slot_occupancy =
+        ratio(of_device[r], layer.experts * layer.capacity * split_.size);
     if (by_block_) rows.experts[r].blocks = &rows.blocks[r];
+  }
+}
+
+void RoutedStep::join_split(size_t l, std::vector<int64_t>& of_device) {
+  Rows& rows = rows_[l];
+  const std::vector<BlockFills> blocks = rows.blocks;
+  const int64_t n = holders_.size;
+  for (size_t r = 0; r < ranks_; ++r) {
+    const auto rank = static_cast<int64_t>(r);
+    of_device[r] = 0;
+    for (int64_t p = 0; p < split_.size; ++p)
+      of_device[r] += rows.got[index(split_.member(rank, p))];
+    if (!by_block_) continue;
+    BlockFills& own = rows.blocks[r];
+    own.sources = n * split_.size;
+    own.fills.clear();
+    for (size_t slot = 0; slot < blocks[r].fills.size() / index(n); ++slot) {
+      for (int64_t p = 0; p < split_.size; ++p) {
+        const auto from =
+            blocks[index(split_.member(rank, p))].fills.begin() + static_cast<int64_t>(slot) * n;
+        own.fills.insert(own.fills.end(), from, from + n);
+      }
+    }
   }
 }
 
@@ -344,8 +373,7 @@ double RoutedStep::imbalance() const {
   return mean > 0 ? busiest / mean : 1;
 }
 
-void RoutedStep::check_room(size_t layer, size_t rank, int64_t rows) {
-  const int64_t room = rows_[layer].room;
+void RoutedStep::check_room(size_t layer, size_t rank, int64_t rows, int64_t room) {
   if (room == 0 || !no_room_.empty()) return;
   no_room_ = ops::no_room(layers_[layer].block, static_cast<int64_t>(rank), rows, room);
 }
@@ -354,6 +382,17 @@ std::vector<int64_t> RoutedStep::rows_between(const Exchange& exchange) const {
   using dispatch::Forward;
   const std::vector<int64_t>& sent = rows_[exchange.layer].sent;
   const int64_t n = holders_.size;
+  if (exchange.repeated) {
+    const std::vector<int64_t>& got = rows_[exchange.layer].got;
+    std::vector<int64_t> between(ranks_ * ranks_);
+    for (size_t r = 0; r < ranks_; ++r) {
+      for (int64_t p = 0; p < split_.size; ++p) {
+        const size_t other = index(split_.member(static_cast<int64_t>(r), p));
+        between[r * ranks_ + other] = got[exchange.to_expert ? r : other];
+      }
+    }
+    return between;
+  }
   const dispatch::Exchange sizes{.ranks = n, .ranks_per_node = n, .experts = n};
   // Straight, or where groups are smaller in two steps, inside nodes and between them.
   dispatch::Route route{.there = {{}}};
@@ -390,7 +429,7 @@ void RoutedStep::fill_matrix(Exchange& exchange) {
     in[i % ranks_] += rows_to[i];
     if (i / ranks_ == i % ranks_) own[i / ranks_] = rows_to[i];
   }
-  for (size_t r = 0; r < ranks_; ++r) check_room(exchange.layer, r, in[r]);
+  for (size_t r = 0; r < ranks_; ++r) check_room(exchange.layer, r, in[r], exchange.room);
   for (double& entry : exchange.matrix) entry *= exchange.row_bytes;
   std::vector<int64_t> fullest(ranks_ / index(exchange.group.size));
   for (size_t r = 0; r < ranks_; ++r) {

@@ -91,6 +91,7 @@ class RoutedStep {
  private:
   struct Rows {
     std::vector<int64_t> sent;  // [source rank, device], with rows that stay on their rank
+    std::vector<int64_t> got;   // rows for a device's experts, before ranks over etp exchange them
     std::vector<RoutedWork> source, experts;  // indexed by rank
     std::vector<BlockFills> blocks;           // indexed by rank; empty unless by_block
     bool source_used = false, experts_used = false;
@@ -108,6 +109,8 @@ class RoutedStep {
     double row_bytes;  // bytes per row, times the share
     int64_t places;    // number of slots for rows on a rank
     bool weights;      // one number per row, which a dispatcher sends in the row
+    int64_t room;      // as Rows::room, of the op's output
+    bool repeated;     // between ranks over etp
     std::vector<double> matrix;
     std::vector<RoutedWork> routed;  // indexed by group
     std::vector<Bytes> sent;         // bytes to other ranks, indexed by rank
@@ -147,7 +150,9 @@ class RoutedStep {
   int64_t padding(size_t layer, const Placement& placement, int64_t slot, int64_t rows) const;
   void route_layer(size_t layer, const ExpertCounts& kept, const Placement& placement);
   /// Sets no_room_ if a rank has no room for its rows in this layer.
-  void check_room(size_t layer, size_t rank, int64_t rows);
+  void check_room(size_t layer, size_t rank, int64_t rows, int64_t room);
+  /// Gives each rank over etp the rows at the experts of all of them.
+  void join_split(size_t layer, std::vector<int64_t>& of_device);
   void fill_matrix(Exchange& exchange);
   /// Returns the rows of the exchange from rank to rank, [ranks, ranks], with those that stay.
   std::vector<int64_t> rows_between(const Exchange& exchange) const;
@@ -159,6 +164,7 @@ class RoutedStep {
   const Graph& graph_;
   const size_t ranks_;
   const Group holders_;
+  Group split_ = {1, 1};  // the ranks over which etp splits products of experts
   const bool by_block_;
   std::vector<MoeLayer> layers_;
   std::map<std::pair<int32_t, int32_t>, int32_t> number_;  // in layers_, by block and micro-batch

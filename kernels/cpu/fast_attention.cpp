@@ -45,6 +45,7 @@ struct Layout {
   explicit Layout(const AttentionShape& s)
       : seq(s.seq),
         first(s.first),
+        keys(s.keys()),
         window(s.window > 0 ? smaller(s.window, s.seq) : s.seq),
         dim(s.head_dim),
         value_dim(s.value_dim),
@@ -52,16 +53,16 @@ struct Layout {
         largest_pitch(s.k_pitch > s.v_pitch ? s.k_pitch : s.v_pitch),
         dim_padded(round_up(s.head_dim, kTileCols)),
         value_padded(round_up(s.value_dim, kTileCols)),
-        keys_padded(round_up(s.seq, kQueryBlock)),
+        keys_padded(round_up(s.keys(), kQueryBlock)),
         scale(s.scale != 0 ? static_cast<float>(s.scale)
                            : 1.0f / __builtin_sqrtf(static_cast<float>(s.head_dim))) {}
 
   bool whole_tiles() const {
-    return dim == dim_padded && value_dim == value_padded && seq == keys_padded;
+    return dim == dim_padded && value_dim == value_padded && keys == keys_padded;
   }
   /// Whether tiles may read and write k, v and their gradients in the caller's arrays; otherwise
   /// padded copies in the work area are used.
-  bool in_place() const { return whole_tiles() && seq * largest_pitch <= kInPlaceFloats; }
+  bool in_place() const { return whole_tiles() && keys * largest_pitch <= kInPlaceFloats; }
   int64_t both_padded() const { return dim_padded + value_padded; }
   int64_t score_floats() const { return keys_padded * kQueryBlock; }
   int64_t work_bytes() const {
@@ -70,7 +71,7 @@ struct Layout {
   }
 
   static constexpr int64_t kAlign = 16;  // a cache line in floats
-  int64_t seq, first, window, dim, value_dim, ctx_pitch, largest_pitch;
+  int64_t seq, first, keys, window, dim, value_dim, ctx_pitch, largest_pitch;
   int64_t dim_padded, value_padded, keys_padded;
   float scale;
 };
@@ -142,6 +143,7 @@ struct QueryBlock {
   QueryBlock(int64_t begin, const Layout& at)
       : begin(begin),
         end(smaller(begin + kQueryBlock, at.seq)),
+        key_end(smaller(end, at.keys)),
         row(begin - at.first),
         window(at.window) {
     first_key = key_from(0) / kTileRows * kTileRows;
@@ -155,11 +157,12 @@ struct QueryBlock {
   /// The first of the strip's queries that attends to no key before `key`, as none after it does.
   int64_t rows_until(int64_t key) const { return smaller(rows(), key - 1 + window - begin); }
   /// The first key to which only queries of the second half attend.
-  int64_t half_from() const { return smaller(begin + kLanes, end); }
+  int64_t half_from() const { return smaller(begin + kLanes, key_end); }
   /// The end of the tiles of keys that have both halves of the queries.
-  int64_t both_until() const { return smaller(round_up(half_from(), kTileRows), end); }
+  int64_t both_until() const { return smaller(round_up(half_from(), kTileRows), key_end); }
   int64_t begin, end;
-  int64_t row;  // of the first query in q, ctx and lse
+  int64_t key_end;  // of the keys that the strip attends to
+  int64_t row;      // of the first query in q, ctx and lse
   int64_t window, first_key;
 };
 
@@ -172,7 +175,7 @@ MOE_INLINE void each_score_tile(const QueryBlock& block, In keys, const float* q
   int64_t j = block.first_key;
   for (; j < block.half_from(); j += kTileRows)
     f(j, multiply<kTileRows, false>(cols, keys.row(j), keys.ld, queries_t, kQueryBlock), 0);
-  for (; j < block.end; j += kTileRows)
+  for (; j < block.key_end; j += kTileRows)
     f(j, multiply<kTileRows, false, 1>(cols, keys.row(j), keys.ld, queries_t + kLanes, kQueryBlock),
       1);
 }
@@ -206,6 +209,7 @@ MOE_NOINLINE PerQuery block_scores(float* score, const QueryBlock& block, In key
       MOE_UNROLL for (int h = first; h < 2; ++h) {
         Vec& sum = tile.at[r][h - first];
         if (j + kTileRows > block.begin) sum = mask_above(sum, j + r - block.begin, h);
+        if (j + r >= block.key_end) sum = splat(-__builtin_inff());
         top.half[h] = at_least(top.half[h], sum);
         store(score + (j + r) * kQueryBlock + h * kLanes, sum);
       }
@@ -224,7 +228,7 @@ MOE_NOINLINE PerQuery block_exp(float* score, const QueryBlock& block, const Per
     sum.half[h] += e;
   };
   for (int64_t j = block.first_key; j < block.both_until(); ++j) step(j, 0), step(j, 1);
-  for (int64_t j = block.both_until(); j < block.end; ++j) step(j, 1);
+  for (int64_t j = block.both_until(); j < block.key_end; ++j) step(j, 1);
   return sum;
 }
 
@@ -252,7 +256,7 @@ MOE_NOINLINE void queries_product(Out out, const float* scores, In rows, const f
   for (int64_t i = 0; i < block.rows(); i += kTileRows)
     for (int64_t c = 0; c < cols; c += kTileCols) {
       const int64_t from = block.key_from(i);
-      const int64_t seen = smaller(block.begin + i + kTileRows, block.end) - from;
+      const int64_t seen = smaller(block.begin + i + kTileRows, block.key_end) - from;
       auto tile = multiply<kTileRows, true>(seen, scores + from * kQueryBlock + i, kQueryBlock,
                                             rows.row(from) + c, rows.ld);
       MOE_UNROLL for (int r = 0; r < kTileRows; ++r) {
@@ -267,13 +271,14 @@ MOE_NOINLINE void queries_product(Out out, const float* scores, In rows, const f
 /// overwrites unless `add` is set; later strips add.
 MOE_NOINLINE void keys_product(Out out, const float* scores, In rows, const QueryBlock& block,
                                int64_t cols, bool add) {
-  for (int64_t j = block.first_key; j < block.end; j += kTileRows) {
+  for (int64_t j = block.first_key; j < block.key_end; j += kTileRows) {
     const int64_t first = j > block.begin ? j - block.begin : 0;
     const int64_t end = block.rows_until(j + kTileRows);
     for (int64_t c = 0; c < cols; c += kTileCols) {
       const auto tile = multiply<kTileRows, false>(end - first, scores + j * kQueryBlock + first,
                                                    kQueryBlock, rows.row(first) + c, rows.ld);
-      store_tile(tile, {out.row(j) + c, out.ld}, block.end - j, cols - c, add || j < block.begin);
+      store_tile(tile, {out.row(j) + c, out.ld}, block.key_end - j, cols - c,
+                 add || j < block.begin);
     }
   }
 }
@@ -282,8 +287,8 @@ MOE_NOINLINE void keys_product(Out out, const float* scores, In rows, const Quer
 struct KvHead {
   int64_t batch, number;
   const AttentionShape& shape;
-  int64_t k() const { return batch * shape.seq * shape.k_pitch + number * shape.head_dim; }
-  int64_t v() const { return batch * shape.seq * shape.v_pitch + number * shape.value_dim; }
+  int64_t k() const { return batch * shape.keys() * shape.k_pitch + number * shape.head_dim; }
+  int64_t v() const { return batch * shape.keys() * shape.v_pitch + number * shape.value_dim; }
   /// Calls f(h, q, ctx, lse) for each query head h, with its offsets in q, ctx and lse.
   template <class F>
   MOE_INLINE void each_query_head(F f) const {
@@ -342,8 +347,8 @@ void attention(float* ctx, float* lse, AttentionIn<float> in, AttentionShape s, 
   each_kv_head(s, [&](const KvHead& head) {
     In k = {in.k + head.k(), s.k_pitch}, v = {in.v + head.v(), s.v_pitch};
     if (!at.in_place()) {
-      k = packed(work.k, k, s.seq, at.keys_padded, at.dim);
-      v = packed(work.v, v, s.seq, at.keys_padded, at.value_dim);
+      k = packed(work.k, k, at.keys, at.keys_padded, at.dim);
+      v = packed(work.v, v, at.keys, at.keys_padded, at.value_dim);
     }
     head.each_query_head([&](int64_t h, int64_t q_at, int64_t ctx_at, int64_t lse_at) {
       each_block(at, HeadForward{at,
@@ -439,17 +444,17 @@ void attention_dx(AttentionOut<float> out, const float* dctx, const float* ctx,
     const Out whole_dk = {out.dk + head.k(), s.k_pitch}, whole_dv = {out.dv + head.v(), s.v_pitch};
     Out dk = whole_dk, dv = whole_dv;
     if (!at.in_place()) {
-      k = packed(work.k, k, s.seq, at.keys_padded, at.dim);
-      v = packed(work.v, v, s.seq, at.keys_padded, at.value_dim);
+      k = packed(work.k, k, at.keys, at.keys_padded, at.dim);
+      v = packed(work.v, v, at.keys, at.keys_padded, at.value_dim);
       dk = {work.dk, at.dim_padded};
       dv = {work.dv, at.value_padded};
     }
     bool add = s.add || s.first > 0;  // a strip's keys begin before its own
     if (!at.in_place() && add) {
-      __builtin_memset(work.dk, 0, static_cast<size_t>(s.seq * at.dim_padded) * sizeof(float));
-      __builtin_memset(work.dv, 0, static_cast<size_t>(s.seq * at.value_padded) * sizeof(float));
+      __builtin_memset(work.dk, 0, static_cast<size_t>(at.keys * at.dim_padded) * sizeof(float));
+      __builtin_memset(work.dv, 0, static_cast<size_t>(at.keys * at.value_padded) * sizeof(float));
     } else if (add && !s.add) {
-      for (int64_t r = 0; r < s.seq; ++r) {
+      for (int64_t r = 0; r < at.keys; ++r) {
         __builtin_memset(whole_dk.row(r), 0, static_cast<size_t>(at.dim) * sizeof(float));
         __builtin_memset(whole_dv.row(r), 0, static_cast<size_t>(at.value_dim) * sizeof(float));
       }
@@ -470,8 +475,8 @@ void attention_dx(AttentionOut<float> out, const float* dctx, const float* ctx,
       add = true;
     });
     if (!at.in_place()) {
-      copy_rows(whole_dk, {work.dk, at.dim_padded}, s.seq, at.dim, s.add);
-      copy_rows(whole_dv, {work.dv, at.value_padded}, s.seq, at.value_dim, s.add);
+      copy_rows(whole_dk, {work.dk, at.dim_padded}, at.keys, at.dim, s.add);
+      copy_rows(whole_dv, {work.dv, at.value_padded}, at.keys, at.value_dim, s.add);
     }
   });
 }

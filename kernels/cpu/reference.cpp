@@ -287,30 +287,30 @@ struct Heads {
     return (b * shape.queries() + i) * shape.q_pitch + h * shape.head_dim + c;
   }
   int64_t k(int64_t b, int64_t h, int64_t j, int64_t c) const {
-    return (b * shape.seq + j) * shape.k_pitch + kv_head(h) * shape.head_dim + c;
+    return (b * shape.keys() + j) * shape.k_pitch + kv_head(h) * shape.head_dim + c;
   }
   int64_t v(int64_t b, int64_t h, int64_t j, int64_t c) const {
-    return (b * shape.seq + j) * shape.v_pitch + kv_head(h) * shape.value_dim + c;
+    return (b * shape.keys() + j) * shape.v_pitch + kv_head(h) * shape.value_dim + c;
   }
   int64_t ctx(int64_t b, int64_t h, int64_t i, int64_t c) const {
     return ((b * shape.queries() + i) * shape.heads + h) * shape.value_dim + c;
   }
   int64_t score(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    return ((b * shape.heads + h) * shape.queries() + i) * shape.seq + j;
+    return ((b * shape.heads + h) * shape.queries() + i) * shape.keys() + j;
   }
   template <class F>
   void each_pair(F f) const {  // calls f(b, h, i, j)
     for (int64_t b = 0; b < shape.batch; ++b)
       for (int64_t h = 0; h < shape.heads; ++h)
         for (int64_t i = 0; i < shape.queries(); ++i)
-          for (int64_t j = 0; j < shape.seq; ++j) f(b, h, i, j);
+          for (int64_t j = 0; j < shape.keys(); ++j) f(b, h, i, j);
   }
   int64_t kv_head(int64_t h) const { return h / (shape.heads / shape.kv_heads); }
-  int64_t num_scores() const { return shape.batch * shape.heads * shape.queries() * shape.seq; }
+  int64_t num_scores() const { return shape.batch * shape.heads * shape.queries() * shape.keys(); }
   /// Query i sees the keys from first_key() to last_key().
-  int64_t last_key(int64_t i) const { return shape.first + i; }
+  int64_t last_key(int64_t i) const { return std::min(shape.first + i, shape.keys() - 1); }
   int64_t first_key(int64_t i) const {
-    return shape.window == 0 ? 0 : std::max<int64_t>(0, last_key(i) - shape.window + 1);
+    return shape.window == 0 ? 0 : std::max<int64_t>(0, shape.first + i - shape.window + 1);
   }
   double scale() const {
     return shape.scale != 0 ? shape.scale : 1 / std::sqrt(static_cast<double>(shape.head_dim));
@@ -338,13 +338,13 @@ void causal_softmax(double* prob, double* lse, const double* score, const double
     const int64_t query = row % s.queries();
     const int64_t first = at.first_key(query), count = at.last_key(query) + 1;
     const double sink = sinks ? sinks[row / s.queries() % s.heads] : none;
-    const double* from = score + row * s.seq;
-    double* to = prob + row * s.seq;
+    const double* from = score + row * s.keys();
+    double* to = prob + row * s.keys();
     double top = sink;
     for (int64_t j = first; j < count; ++j) top = std::max(top, from[j] * scale);
     double sum = std::exp(sink - top);
     for (int64_t j = first; j < count; ++j) sum += std::exp(from[j] * scale - top);
-    for (int64_t j = 0; j < s.seq; ++j)
+    for (int64_t j = 0; j < s.keys(); ++j)
       to[j] = j >= first && j < count ? std::exp(from[j] * scale - top) / sum : 0.0;
     if (lse) lse[row] = top + std::log(sum);
   }
@@ -367,7 +367,7 @@ void clear_rows(double* to, int64_t cols, int64_t pitch, int64_t rows) {
 void context_dx(double* dprob, double* dv, const double* dctx, const double* prob, const double* v,
                 AttentionShape s) {
   const Heads at(s);
-  if (!s.add) clear_rows(dv, s.kv_heads * s.value_dim, s.v_pitch, s.batch * s.seq);
+  if (!s.add) clear_rows(dv, s.kv_heads * s.value_dim, s.v_pitch, s.batch * s.keys());
   at.each_pair([&](int64_t b, int64_t h, int64_t i, int64_t j) {
     double sum = 0;
     for (int64_t c = 0; c < s.value_dim; ++c) {
@@ -379,16 +379,19 @@ void context_dx(double* dprob, double* dv, const double* dctx, const double* pro
   });
 }
 
-void softmax_dx(double* dscore, const double* dprob, const double* prob, AttentionShape s) {
+/// dots: for each query the sum of probabilities times their gradients; null: it is made here.
+void softmax_dx(double* dscore, const double* dprob, const double* prob, AttentionShape s,
+                const double* dots = nullptr) {
   const Heads at(s);
   for (int64_t row = 0; row < s.batch * s.heads * s.queries(); ++row) {
     const int64_t query = row % s.queries();
     const int64_t first = at.first_key(query), count = at.last_key(query) + 1;
-    const double *p = prob + row * s.seq, *dp = dprob + row * s.seq;
-    double dot = 0;
-    for (int64_t j = first; j < count; ++j) dot += dp[j] * p[j];
-    for (int64_t j = 0; j < s.seq; ++j)
-      dscore[row * s.seq + j] = j >= first && j < count ? p[j] * (dp[j] - dot) * at.scale() : 0.0;
+    const double *p = prob + row * s.keys(), *dp = dprob + row * s.keys();
+    double dot = dots ? dots[row] : 0;
+    for (int64_t j = first; !dots && j < count; ++j) dot += dp[j] * p[j];
+    for (int64_t j = 0; j < s.keys(); ++j)
+      dscore[row * s.keys() + j] =
+          j >= first && j < count ? p[j] * (dp[j] - dot) * at.scale() : 0.0;
   }
 }
 
@@ -396,7 +399,7 @@ void scores_dx(double* dq, double* dk, const double* dscore, AttentionIn<double>
                AttentionShape s) {
   const Heads at(s);
   clear_rows(dq, s.heads * s.head_dim, s.q_pitch, s.batch * s.queries());
-  if (!s.add) clear_rows(dk, s.kv_heads * s.head_dim, s.k_pitch, s.batch * s.seq);
+  if (!s.add) clear_rows(dk, s.kv_heads * s.head_dim, s.k_pitch, s.batch * s.keys());
   at.each_pair([&](int64_t b, int64_t h, int64_t i, int64_t j) {
     const double grad = dscore[at.score(b, h, i, j)];
     for (int64_t c = 0; c < s.head_dim; ++c) {
@@ -413,13 +416,31 @@ void attention(double* ctx, double* lse, AttentionIn<double> in, AttentionShape 
   context(ctx, prob.data(), in.v, s);
 }
 
-void attention_dx(AttentionOut<double> out, const double* dctx, const double*,
-                  AttentionIn<double> in, const double*, AttentionShape s, void*, Stream) {
-  std::vector<double> prob(static_cast<size_t>(Heads(s).num_scores())), dprob = prob;
+/// prob = exp(score - lse) where query i sees key j; 0 for the rest.
+void probabilities(double* prob, const double* score, const double* lse, AttentionShape s) {
+  const Heads at(s);
+  at.each_pair([&](int64_t b, int64_t h, int64_t i, int64_t j) {
+    const int64_t n = at.score(b, h, i, j);
+    const bool seen = j >= at.first_key(i) && j <= at.last_key(i);
+    const double log_sum = lse[(b * s.heads + h) * s.queries() + i];
+    prob[n] = seen ? std::exp(score[n] * at.scale() - log_sum) : 0.0;
+  });
+}
+
+/// Keys and queries may be some of a sequence's, so sums over all keys come from ctx and lse.
+void attention_dx(AttentionOut<double> out, const double* dctx, const double* ctx,
+                  AttentionIn<double> in, const double* lse, AttentionShape s, void*, Stream) {
+  const Heads at(s);
+  std::vector<double> prob(static_cast<size_t>(at.num_scores())), dprob = prob, dots;
   scores(prob.data(), in, s);
-  causal_softmax(prob.data(), nullptr, prob.data(), in.sinks, s);
+  probabilities(prob.data(), prob.data(), lse, s);
   context_dx(dprob.data(), out.dv, dctx, prob.data(), in.v, s);
-  softmax_dx(dprob.data(), dprob.data(), prob.data(), s);
+  for (int64_t row = 0; row < s.batch * s.heads * s.queries(); ++row) {
+    const int64_t i = row % s.queries(), h = row / s.queries() % s.heads;
+    const int64_t from = at.ctx(row / s.queries() / s.heads, h, i, 0);
+    dots.push_back(std::inner_product(dctx + from, dctx + from + s.value_dim, ctx + from, 0.0));
+  }
+  softmax_dx(dprob.data(), dprob.data(), prob.data(), s, dots.data());
   scores_dx(out.dq, out.dk, dprob.data(), in, s);
 }
 

@@ -24,6 +24,7 @@ local infer = require "moe.run.infer"
 local jobs = require "moe.run.jobs"
 local judge = require "moe.results.judge"
 local lane_times = require "moe.spec.lane_times"
+local layouts = require "moe.spec.layouts"
 local lina = require "moe.techniques.lina"
 local machine = require "moe.formats.machine"
 local model = require "moe.spec.model"
@@ -101,6 +102,9 @@ print(m.predicted.ms, m.predicted.memory_gib)]] },
   lane_times = { lane_times.lane_times, lane_times.FIELDS, "moe.LaneTimes",
     "when tasks of given lengths on lanes begin and end, in a given order or in the shortest that "
       .. "a search finds" },
+  layouts = { layouts.layouts, layouts.FIELDS, "moe.Layout[]",
+    "the grids of tp, cp, pp, etp and ep that a model can have on a cluster, and in a line why "
+      .. "others cannot be: by their sizes, or by the memory of parameters and states alone" },
   loads = { routing.loads, routing.LOADS, "integer[][]",
     "number of choices of a routing model, indexed by [source rank][expert]" },
   machine = { machine.machine, "(file: string, options?: moe.MachineOptions)", "moe.ClusterFields",

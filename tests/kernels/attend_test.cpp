@@ -233,3 +233,76 @@ TEST_CASE("attention of some queries after others is that of all at once") {
     }
   }
 }
+
+namespace {
+
+/// The context and the gradients of the queries from `first` on, of one sequence: attention to the
+/// keys before `first` and to the others, joined by the log-sum-exps.
+template <class T>
+std::vector<double> in_two_steps(const kernels::KernelTable<T>& k, const Attend& a, int64_t first,
+                                 const AttendOperands<T>& in) {
+  AttentionShape before = a.s, own = a.s;
+  before.first = before.known = first, own.seq = a.s.seq - first;
+  before.add = own.add = true;
+  const int64_t n = own.seq, cols = a.s.heads * a.s.value_dim, sums = a.s.heads * n;
+  auto work = work_for(k, a.s);
+  std::vector<T> ctx[2], lse[2];
+  kernels::AttentionIn<T> from[2] = {in.in(), in.in()};
+  from[0].sinks = nullptr;
+  for (auto& f : from) f.q += first * a.s.q_pitch;
+  from[1].k += first * a.s.k_pitch, from[1].v += first * a.s.v_pitch;
+  for (int i : {0, 1}) {
+    ctx[i].resize(static_cast<size_t>(n * cols)), lse[i].resize(static_cast<size_t>(sums));
+    k.attention(ctx[i].data(), lse[i].data(), from[i], i == 0 ? before : own, work.data(), nullptr);
+  }
+  std::vector<T> joined(static_cast<size_t>(sums)), all(static_cast<size_t>(n * cols));
+  for (int64_t i = 0; i < n * cols; ++i) {
+    const int64_t row = i / cols, head = i % cols / a.s.value_dim, at = head * n + row;
+    const double top = std::max(lse[0][at], lse[1][at]);
+    joined[at] =
+        static_cast<T>(top + std::log(std::exp(lse[0][at] - top) + std::exp(lse[1][at] - top)));
+    for (int s : {0, 1}) {
+      all[i] += static_cast<T>(std::exp(static_cast<double>(lse[s][at] - joined[at])) * ctx[s][i]);
+    }
+  }
+  std::vector<T> dq[2] = {std::vector<T>(in.q.size()), std::vector<T>(in.q.size())};
+  std::vector<T> dk(in.k.size()), dv(in.v.size());
+  for (int i : {0, 1}) {
+    const int64_t keys = i == 0 ? 0 : first;
+    k.attention_dx({dq[i].data() + first * a.s.q_pitch, dk.data() + keys * a.s.k_pitch,
+                    dv.data() + keys * a.s.v_pitch},
+                   in.dctx.data() + first * cols, all.data(), from[i], joined.data(),
+                   i == 0 ? before : own, work.data(), nullptr);
+  }
+  std::vector<double> results(all.begin(), all.end());
+  for (size_t i = 0; i < dq[0].size(); ++i) results.push_back(dq[0][i] + dq[1][i]);
+  for (const auto* part : {&dk, &dv}) results.insert(results.end(), part->begin(), part->end());
+  return results;
+}
+
+}  // namespace
+
+TEST_CASE("attention to keys before all queries, and to the others, joins to that to all") {
+  for (uint64_t number = 0; number < 60; number += 2) {
+    Attend a = random_attend(number, 150, 90);
+    a.s.batch = 1, a.s = apart(a.s);
+    a.s.seq += 1;
+    const int64_t first = 1 + static_cast<int64_t>(number * 37) % (a.s.seq - 1);
+    INFO(a.text() << " first " << first);
+    auto in = random_operands(a);
+    // The queries before have no part in the gradients.
+    std::fill_n(in.dctx.begin(), first * a.s.heads * a.s.value_dim, 0.f);
+    const auto exact = in.as<double>();
+    const auto want = attend(kernels::reference_table(), a, exact);
+    std::vector<double> all(want.ctx.begin() + first * a.s.heads * a.s.value_dim, want.ctx.end());
+    for (const auto* part : {&want.dq, &want.dk, &want.dv})
+      all.insert(all.end(), part->begin(), part->end());
+    const auto reference = in_two_steps(kernels::reference_table(), a, first, exact);
+    REQUIRE(reference.size() == all.size());
+    for (size_t i = 0; i < all.size(); ++i) CHECK(reference[i] == Approx(all[i]).margin(1e-12));
+    for (const auto* k : kernels::runnable_tables()) {
+      const auto got = in_two_steps(*k, a, first, in);
+      for (size_t i = 0; i < all.size(); ++i) CHECK(got[i] == Approx(all[i]).margin(2e-4));
+    }
+  }
+}

@@ -13,6 +13,14 @@ ActivationExchange<T>::ActivationExchange(const Graph& graph, OpId id,
     : group_(group_of(graph, graph.op(id))),
       scatters_(graph.def(id).collective == Collective::kReduceScatter) {
   const Op& op = graph.op(id);
+  for (size_t i = 0; graph.def(id).collective == Collective::kShift && i < op.inputs.size(); ++i) {
+    const int64_t n = num_elements(graph.tensor(op.inputs[i]).shape);
+    shifted_.push_back({static_cast<T*>(memory.data(op.inputs[i])),
+                        static_cast<T*>(memory.data(op.outputs[i])),
+                        n * static_cast<Bytes>(sizeof(T))});
+    block_ += n;
+  }
+  if (!shifted_.empty()) return;
   const TensorId part = scatters_ ? op.outputs[0] : op.inputs[0];
   const TensorId whole = scatters_ ? op.inputs[0] : op.outputs[0];
   const Tensor& tensor = graph.tensor(part);
@@ -41,8 +49,30 @@ void ActivationExchange<T>::each_run(F f) const {
 }
 
 template <class T>
+CommTimes ActivationExchange<T>::shift(Communicator& comm, const std::string& what,
+                                       int64_t place) const {
+  const int64_t tensors = static_cast<int64_t>(shifted_.size()), n = group_.size;
+  const auto all = static_cast<size_t>(n * tensors);
+  Pieces pieces = {.groups = tensors, .send_offset = std::vector<Bytes>(all)};
+  pieces.send_bytes = pieces.receive_offset = pieces.receive_bytes = pieces.send_offset;
+  const auto offset = [](const T* from, const T* to) {
+    return static_cast<Bytes>(to - from) * static_cast<Bytes>(sizeof(T));
+  };
+  for (int64_t i = 0; i < tensors; ++i) {
+    const Shifted& s = shifted_[static_cast<size_t>(i)];
+    const auto next = static_cast<size_t>((place + 1) % n * tensors + i);
+    const auto before = static_cast<size_t>((place + n - 1) % n * tensors + i);
+    pieces.send_offset[next] = offset(shifted_[0].to_next, s.to_next);
+    pieces.receive_offset[before] = offset(shifted_[0].from_before, s.from_before);
+    pieces.send_bytes[next] = pieces.receive_bytes[before] = s.bytes;
+  }
+  return comm.all_to_all(what, shifted_[0].to_next, shifted_[0].from_before, pieces);
+}
+
+template <class T>
 CommTimes ActivationExchange<T>::call(Communicator& all, const std::string& what) {
   Communicator& comm = all.group(group_);
+  if (!shifted_.empty()) return shift(comm, what, group_.place(all.rank()));
   if (scatters_) {
     each_run([](const T* whole, T* message, int64_t n) { std::copy_n(whole, n, message); });
     return comm.reduce_scatter(what, message_, part_, block_);

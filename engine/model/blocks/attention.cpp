@@ -28,9 +28,8 @@ TensorId attention(ModelBuilder& b, const In& in, const Attention& o) {
     const std::string each = std::to_string(b.width(qkv) / 3);
     const OpId parts = b.add("split", "attn.cut", {qkv},
                              {{"axis", int64_t{2}}, {"sizes", each + "," + each + "," + each}});
-    const TensorId k = b.all_parts("attn.k_parts", b.graph().out(parts, 1));
-    const TensorId v = b.all_parts("attn.v_parts", b.graph().out(parts, 2));
-    context = b.op("attend", "attn.core", {b.graph().out(parts), k, v}, b.of_parts(heads));
+    const auto part = [&](size_t i) { return b.graph().out(parts, i); };
+    context = b.attend(part(0), part(1), part(2), {}, heads);
   } else if (o.kernel == AttentionKernel::kFused) {
     context = b.op("attend", "attn.core", {qkv}, heads);
   } else {

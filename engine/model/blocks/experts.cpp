@@ -16,6 +16,50 @@ TensorId exchange(ModelBuilder& b, std::string_view name, TensorId rows, TensorI
   return b.op("all_to_all", name, {rows, counts}, attrs);
 }
 
+/// The exchange by which all ranks of a group over etp, each of which has a part of the products of
+/// the same experts, get all rows, and that of the way back, of which each rank sums its own
+/// (Megatron-Core's parallel folding, Liu et al. 2025: an all-gather and a reduce-scatter). Without
+/// etp both functions return the rows.
+class Repeated {
+ public:
+  /// counts: those of the gate.
+  Repeated(ModelBuilder& b, TensorId counts) : b_(b), group_(b.grid().over(Axis::kEtp)) {
+    if (group_.size == 1) return;
+    const Group experts = b.grid().over(Axis::kEp);
+    if (experts.size > 1) {
+      counts = b.op("exchange_counts", "moe.exchange_counts", {counts},
+                    group_attrs(experts, b.graph().num_ranks));
+    }
+    received_ = counts;
+    counts_ = b.op("repeat_rows", "moe.repeat_counts", {counts}, {{"times", group_.size}});
+  }
+  TensorId to_all(TensorId rows) const {
+    if (group_.size == 1) return rows;
+    rows = b_.op("repeat_rows", "moe.repeat", {rows, received_}, {{"times", group_.size}});
+    return b_.op("all_to_all", "moe.to_all", {rows, counts_}, attrs("expert"));
+  }
+  TensorId summed(TensorId rows) const {
+    if (group_.size == 1) return rows;
+    Attrs back = attrs("source");
+    const Shape& sent = b_.graph().tensor(counts_).shape;
+    if (sent.size() == 2) back["sources"] = sent[1];
+    rows = b_.op("all_to_all", "moe.from_all", {rows, counts_}, back);
+    return b_.op("sum_repeats", "moe.sum", {rows, received_}, {{"times", group_.size}});
+  }
+
+ private:
+  Attrs attrs(const char* to) const {
+    Attrs attrs = group_attrs(group_, b_.graph().num_ranks);
+    attrs["to"] = std::string(to);
+    attrs["repeated"] = int64_t{1};
+    return attrs;
+  }
+
+  ModelBuilder& b_;
+  const Group group_;
+  TensorId received_, counts_;  // of the rows that the rank gets, and of those times the group
+};
+
 /// Attributes that have their default are left out, so that they change no plan's hash.
 Attrs gate_attrs(const GateSpec& gate, double factor) {
   Attrs attrs = {{"gate", gate.name},
@@ -56,15 +100,16 @@ OpId route(ModelBuilder& b, TensorId x, TensorId gate_w, TensorId gate_b, const 
 TensorId experts(ModelBuilder& b, const In& in, const Experts& o) {
   using Init = ParamInfo::Init;
   const int64_t d = b.width(in.x), n = b.spec().experts, rows1 = o.form.fc1_rows();
-  const auto bias = [&](const char* name, int64_t length) {
-    return o.form.bias ? b.parameter(name, {n, length}, Init::kZero, {.moe = true}) : TensorId();
+  const auto bias = [&](const char* name, int64_t length, Held held) {
+    return o.form.bias ? b.parameter(name, {n, length}, Init::kZero, held) : TensorId();
   };
+  const Held fc1 = b.experts(1, o.form.form == Activation::kSiluMul ? 2 : 1);
   const TensorId gate_w = b.parameter("gate.w", {n, d}, Init::kUniform);
   const TensorId gate_b = o.router_bias ? b.parameter("gate.b", {n}, Init::kZero) : TensorId();
-  const TensorId w1 = b.parameter("ex.fc1.w", {n, rows1, d}, Init::kUniform, {.moe = true});
-  const TensorId b1 = bias("ex.fc1.b", rows1);
-  const TensorId w2 = b.parameter("ex.fc2.w", {n, d, o.form.ffn}, Init::kUniform, {.moe = true});
-  const TensorId b2 = bias("ex.fc2.b", d);
+  const TensorId w1 = b.parameter("ex.fc1.w", {n, rows1, d}, Init::kUniform, fc1);
+  const TensorId b1 = bias("ex.fc1.b", rows1, fc1);
+  const TensorId w2 = b.parameter("ex.fc2.w", {n, d, o.form.ffn}, Init::kUniform, b.experts(2));
+  const TensorId b2 = bias("ex.fc2.b", d, b.experts());
   const OpId gate = route(b, in.x, gate_w, gate_b, o);
   const auto routed = [&b, gate](size_t i) { return b.graph().out(gate, i); };
   const TensorId weight = routed(1), choice_slot = routed(3), slot_choice = routed(4);
@@ -73,11 +118,16 @@ TensorId experts(ModelBuilder& b, const In& in, const Experts& o) {
   TensorId rows = b.op("dispatch", "moe.dispatch", {in.x, slot_choice, choice_slot, counts},
                        {{"k", b.gate().columns}});
   rows = exchange(b, "moe.a2a_1", rows, counts, "expert");
+  const Repeated repeated(b, counts);
+  rows = repeated.to_all(rows);
   b.begin_segment(Segment::kExpert);
   const Attrs all_rows = {{"rows", std::string("capacity")}};
   rows = activated(b, o.form, "moe", "expert_linear", rows, w1, b1, all_rows);
-  rows = b.op("expert_linear", "moe.fc2", {rows, w2, b2}, all_rows);
+  Attrs once = all_rows;
+  if (b.spec().etp > 1 && b2.valid()) once["bias_of"] = b.spec().etp;
+  rows = b.op("expert_linear", "moe.fc2", {rows, w2, b2}, once);
   b.begin_segment(Segment::kCombine);
+  rows = repeated.summed(rows);
   rows = exchange(b, "moe.a2a_2", rows, counts, "source");
   const Attrs shape = in.residual.valid() ? Attrs() : ops::seq_attr(b.graph().tensor(in.x).shape);
   return b.op("combine", "moe.combine", {rows, weight, choice_slot, in.residual, slot_choice},

@@ -71,13 +71,12 @@ TensorId grouped_attention(ModelBuilder& b, const In& in, const GroupedAttention
   const TensorId v = project("attn.v", kv_heads * value, o.bias, same);
   q = prepared(b, o, "attn.q", q, heads, in.angles);
   k = prepared(b, o, "attn.k", k, own_kv_heads, in.angles);
-  std::vector<TensorId> inputs = {q, b.all_parts("attn.k_parts", k),
-                                  b.all_parts("attn.v_parts", v)};
-  if (o.sinks) inputs.push_back(b.parameter("attn.sinks", {o.heads}, Init::kZero, b.split(0)));
+  TensorId sinks;
+  if (o.sinks) sinks = b.parameter("attn.sinks", {o.heads}, Init::kZero, b.split(0));
   Attrs attrs = {{"heads", heads}, {"kv_heads", own_kv_heads}};
   if (o.scale > 0) attrs["scale"] = o.scale;
   if (o.window > 0) attrs["window"] = o.window;
-  TensorId context = b.op("attend", "attn.core", std::move(inputs), b.of_parts(attrs));
+  TensorId context = b.attend(q, k, v, sinks, attrs);
   context = scaled_sum(b, "attn.v_scale", context, o.value_scale, {});
   if (o.gated) {
     const TensorId logits = project("attn.gate", o.heads * value, false, 1);

@@ -48,9 +48,7 @@ TensorId latent_attention(ModelBuilder& b, const In& in, const LatentAttention& 
                           {{"heads", own_heads}, {"shared", int64_t{1}}});
   Attrs attrs = {{"heads", own_heads}, {"kv_heads", own_heads}};
   if (o.scale > 0) attrs["scale"] = o.scale;
-  const TensorId v = b.all_parts("attn.v_parts", b.graph().out(heads, 1));
-  const TensorId context =
-      b.op("attend", "attn.core", {q, b.all_parts("attn.k_parts", k), v}, b.of_parts(attrs));
+  const TensorId context = b.attend(q, k, b.graph().out(heads, 1), {}, attrs);
   const TensorId w = b.parameter("attn.out.w", {d, o.heads * o.value}, Init::kUniform, b.split(1));
   return b.summed_product("attn.out", context, w, {}, in.residual);
 }

@@ -42,15 +42,13 @@ bool begins_rows(const Graph& graph, OpId id) {
   return is(graph, id, MoeOp::kDispatch) || is(graph, id, MoeOp::kDispatchWeight);
 }
 
-/// Sets the room of the op's output: `own` rows where the rows are at the rank of their tokens,
-/// else `at_experts`.
+/// Sets the room of the output of an op that makes or moves rows: `own` rows where the rows are at
+/// the rank of their tokens, and so have no axis of source ranks, else `at_experts`.
 void set_room(Graph& graph, OpId id, int64_t own, int64_t at_experts) {
   Op& op = graph.op(id);
-  if (begins_rows(graph, id)) op.rows.stored = own;
-  if (!carries(graph, id, Payload::kRows)) return;
-  // The first step of a two-step exchange back to the source still ends at another rank.
-  const bool ends_at_source = !op.rows.to_expert() && op.rows.sources <= 1;
-  op.rows.stored = ends_at_source ? own : at_experts;
+  const bool repeats = op.attrs.contains("times");
+  if (!begins_rows(graph, id) && !carries(graph, id, Payload::kRows) && !repeats) return;
+  op.rows.stored = graph.tensor(graph.out(id)).shape.size() == 3 ? own : at_experts;
 }
 
 }  // namespace
@@ -74,11 +72,16 @@ Graph pack_rows(Graph graph, const PassContext& context) {
     const int64_t own = num_elements(graph.tensor(choices).shape);
     const auto bound =
         static_cast<int64_t>(std::ceil(context.model.rows_bound * static_cast<double>(own)));
+    const auto slots_of = [&](OpId op) {
+      const Shape& slots = graph.tensor(graph.out(op)).shape;
+      return num_elements(slots) / slots.back();
+    };
+    const int64_t sent = slots_of(id);
     for (const OpId op : ops) {
       // Padded slots are the most rows that any routing needs.
-      const Shape& slots = graph.tensor(graph.out(op)).shape;
-      const int64_t most = num_elements(slots) / slots.back();
-      set_room(graph, op, std::min(own, most), std::min(bound, most));
+      const int64_t most = slots_of(op);
+      const int64_t times = context.model.etp > 1 ? most / sent : 1;  // ranks whose rows they are
+      set_room(graph, op, std::min(own * times, most), std::min(bound * times, most));
     }
     infer_shapes(graph, ops);
   }

@@ -9,8 +9,10 @@
 namespace moe {
 namespace {
 
+/// Whether the op is on the way of rows to their experts or back.
 bool moves_rows(const Graph& graph, OpId op) {
-  return carries(graph, op, Payload::kRows);
+  const OpDef* const def = &graph.def(op);
+  return def->payload == Payload::kRows || def == &ops::kRepeatRows || def == &ops::kSumRepeats;
 }
 bool is_product(const Graph& graph, OpId op) {
   return is(graph, op, MoeOp::kExpertProduct);
@@ -26,8 +28,12 @@ struct LayerBefore {
   const std::string& stage;
 
   OpId maker(OpId by) const { return producers[graph.op(by).inputs[0].index()]; }
-  /// Returns the exchange that brings the op's rows, or an invalid id.
-  OpId exchange(OpId by) const { return moves_rows(graph, maker(by)) ? maker(by) : OpId(); }
+  /// Returns the ops that bring the op's rows, the last first; none where one rank holds all experts.
+  std::vector<OpId> way(OpId by) const {
+    std::vector<OpId> ops;
+    for (OpId op = maker(by); moves_rows(graph, op); op = maker(op)) ops.push_back(op);
+    return ops;
+  }
   /// Returns the op that makes the op's rows. Throws UserError naming it unless `is_right`.
   OpId expected(OpId by, bool (*is_right)(const Graph&, OpId)) const {
     const OpId op = maker(by);
@@ -41,22 +47,23 @@ struct LayerBefore {
 };
 
 /// Adds the ops that bring the weights of the combine to the experts, after the ops `dispatch` and
-/// `there` (invalid: one rank holds all experts) that bring the rows, and notes them in `behind`.
-/// Returns the weights of the experts' rows.
-TensorId send_weights(Graph& graph, OpId combine, OpId dispatch, OpId there,
+/// `there`, the last first, that bring the rows, and notes them in `behind`. Returns the weights of
+/// the experts' rows.
+TensorId send_weights(Graph& graph, OpId combine, OpId dispatch, const std::vector<OpId>& there,
                       std::map<OpId, OpId>& behind) {
   const Op slots = graph.op(dispatch);
-  behind[dispatch] = add_like(
+  OpId last = behind[dispatch] = add_like(
       graph, slots, ops::kDispatchWeight, slots.name + "_weight",
       {input_of(graph, graph.op(combine), Role::kWeight), input_of(graph, slots, Role::kSlotChoice),
        input_of(graph, slots, Role::kChoiceSlot)});
-  if (!there.valid()) return graph.out(behind[dispatch]);
-  const Op rows = graph.op(there);
-  std::vector<TensorId> inputs = rows.inputs;
-  inputs[0] = graph.out(behind[dispatch]);
-  behind[there] =
-      add_like(graph, rows, ops::kAllToAll, rows.name + ".weight", inputs, all_attrs(rows));
-  return graph.out(behind[there]);
+  for (auto op = there.rbegin(); op != there.rend(); ++op) {
+    const Op rows = graph.op(*op);
+    std::vector<TensorId> inputs = rows.inputs;
+    inputs[0] = graph.out(last);
+    last = behind[*op] =
+        add_like(graph, rows, graph.def(*op), rows.name + ".weight", inputs, all_attrs(rows));
+  }
+  return graph.out(last);
 }
 
 }  // namespace
@@ -75,8 +82,8 @@ Graph weights_at_experts(Graph graph, const PassContext& context) {
     const OpId combine(static_cast<int64_t>(i));
     if (!is(graph, combine, MoeOp::kCombine)) continue;
     const LayerBefore layer{graph, producers, context.stage};
-    const OpId back = layer.exchange(combine);
-    const OpId second = layer.expected(back.valid() ? back : combine, is_product);
+    const std::vector<OpId> back = layer.way(combine);
+    const OpId second = layer.expected(back.empty() ? combine : back.back(), is_product);
     const OpId act = layer.maker(second);
     const bool bias = input_of(graph, graph.op(second), Role::kBias).valid();
     if (&graph.def(act) != &ops::kSiluMul || bias) {
@@ -87,8 +94,8 @@ Graph weights_at_experts(Graph graph, const PassContext& context) {
       continue;
     }
     const OpId first = layer.expected(act, is_product);
-    const OpId there = layer.exchange(first);
-    const OpId dispatch = layer.expected(there.valid() ? there : first, is_dispatch);
+    const std::vector<OpId> there = layer.way(first);
+    const OpId dispatch = layer.expected(there.empty() ? first : there.back(), is_dispatch);
     const TensorId weights = send_weights(graph, combine, dispatch, there, behind);
     graph.op(act).inputs.resize(ops::kSiluMul.inputs.size());
     graph.op(act).inputs.back() = weights;

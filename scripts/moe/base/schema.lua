@@ -207,7 +207,6 @@ M.refuse = refuse
 local NOT_BUILT = {}
 --- Features that are not built -> the keys that other frameworks have for them.
 M.UNBUILT = {
-  ["tensor parallelism of experts"] = { "etp", "expert_tensor_parallel_size" },
   ["sequence parallelism by heads"] = { "ulysses" },
   ["sharding of parameters (ZeRO stage 3)"] = { "fsdp" },
   ["decoding with a cache of keys and values"] = { "kv_cache", "decode", "max_new_tokens" },
@@ -238,6 +237,9 @@ for _, key in ipairs { "tp", "tp_size", "tensor_parallel", "tensor_parallel_size
 end
 for _, key in ipairs { "cp", "cp_size", "context_parallel", "context_parallel_size" } do
   NOT_BUILT[key] = "sequences are split over ranks by `grid = moe.grid { cp = N }`"
+end
+for _, key in ipairs { "etp", "expert_tensor_parallel_size" } do
+  NOT_BUILT[key] = "products of experts are split over ranks by `grid = moe.grid { etp = N }`"
 end
 NOT_BUILT.vpp = "a pipeline rank has several stages by a schedule in moe.system, such as "
   .. "`moe.pipeline.interleaved { chunks = 2 }`"

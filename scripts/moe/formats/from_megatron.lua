@@ -270,10 +270,7 @@ local function grid_of(a, cluster)
     a:number("pipeline-model-parallel-size", 1)
   local ep = a:number("expert-model-parallel-size", 1)
   local etp = a:number("expert-tensor-parallel-size", tp)
-  if etp > (grid_lib.FIELDS.etp.hi or etp) then
-    a:fail("expert-tensor-parallel-size", "%d (default: tensor-model-parallel-size): products of "
-      .. "experts that are split over ranks are not built; only 1 is", etp)
-  elseif tp > 1 and not a:flag "sequence-parallel" then
+  if tp > 1 and not a:flag "sequence-parallel" then
     a:fail("tensor-model-parallel-size", "%d without sequence-parallel is not built", tp)
   end
   local ranks = cluster.devices / (tp * pp)

@@ -10,7 +10,10 @@ local PARTS = {
   { "%s micro-batches", function(p) return p.micro_batches end, several = true },
   { "%s pipeline ranks", function(p) return p.pp ~= 1 and p.pp or nil end },
   { "tp %s", function(p) return p.tp ~= 1 and p.tp or nil end },
-  { "cp %s", function(p) return p.cp ~= 1 and p.cp or nil end },
+  { "cp %s", function(p)
+    return p.cp ~= 1 and p.cp and (p.cp_comm == "p2p" and p.cp .. " in a ring" or p.cp) or nil
+  end },
+  { "etp %s", function(p) return p.etp ~= 1 and p.etp or nil end },
   { "%s tokens per step", function(p, run)
     return run.devices and p.micro_batches
       and run.devices / ((p.pp or 1) * (p.tp or 1) * (p.cp or 1)) * p.micro_batches

@@ -7,13 +7,9 @@ local M = {}
 
 local mt = schema.class("grid", "a grid, for example moe.grid { micro_batches = 4 }")
 
--- Axes along which nothing is planned yet: only 1 is allowed.
-local function one(doc)
-  return { type = "integer", lo = 1, hi = 1, doc = doc .. "; only 1 so far" }
-end
+local OF_MODEL = { "ep", "tp", "cp", "cp_comm", "etp", "micro_batches" }  -- declared with the model
 
-M.FIELDS = schema.changed(schema.picked(schema.declared "model", { "ep", "tp", "cp",
-  "micro_batches" }), {
+M.FIELDS = schema.changed(schema.picked(schema.declared "model", OF_MODEL), {
   pp = { type = "integer", lo = 1, hi = 1e5, doc = "pipeline ranks, each of which runs some of the "
     .. "model's blocks; the others share its micro-batches; default: 1" },
   layout = { type = "string", doc = "the blocks of the stages, as moe.pipeline_layout takes them; "
@@ -22,7 +18,8 @@ M.FIELDS = schema.changed(schema.picked(schema.declared "model", { "ep", "tp", "
     .. "tokens of a sequence, are split; they share the sequences; default: 1" },
   cp = { doc = "ranks over which sequences are split, also in attention; they share the "
     .. "sequences; default: 1" },
-  etp = one "ranks over which products of experts are split",
+  etp = { doc = "ranks over which products of experts are split along their inner width; each gets "
+    .. "all rows of their experts; default: 1" },
   dp = { type = "integer", lo = 1, hi = 1e6,
     doc = "ranks with sequences of their own; default: all that the other axes leave" },
   ep = { doc = "ranks that hold every expert of a layer once; default: the model's, or all" },
@@ -34,7 +31,7 @@ M.FIELDS = schema.changed(schema.picked(schema.declared "model", { "ep", "tp", "
   global_batch = { type = "integer", lo = 1, hi = 1e9, doc = "sequences of a step on all ranks, in "
     .. "place of micro_batches; the model gives batch_per_device, those of a micro-batch" },
 })
-for _, name in ipairs { "ep", "tp", "cp", "micro_batches" } do
+for _, name in ipairs(OF_MODEL) do
   M.FIELDS[name] = schema.optional(M.FIELDS[name])
 end
 
@@ -47,6 +44,9 @@ local function make(t, at)
   if grid.micro_batches and grid.global_batch then
     errors.user("grid.global_batch: give either global_batch or micro_batches, not both", at,
       "grid.global_batch")
+  end
+  if grid.cp_comm and (grid.cp or 1) == 1 then
+    errors.user("grid.cp_comm: has no effect with cp = 1; omit it, or give cp", at, "grid.cp_comm")
   end
   grid.at = at
   return schema.object(grid, mt)
@@ -100,7 +100,7 @@ function M.pipeline_ranks(model, devices)
 end
 
 --- Returns the sizes of a model on the `devices` ranks of a pipeline rank: ep, the micro-batches,
---- tp, cp, and the number of ranks, or groups over tp and cp, with sequences of their own.
+--- tp, cp, the number of ranks, or groups over tp and cp, with sequences of their own, and etp.
 function M.sizes(model, devices)
   local grid = model.grid or {}
   local tp, cp, rest = grid.tp or 1, grid.cp or 1, devices
@@ -113,18 +113,24 @@ function M.sizes(model, devices)
     rest = rest / length
   end
   local shares = rest
-  local ep = grid.ep or model.ep or devices
+  local etp = grid.etp or 1
+  if devices % etp ~= 0 then
+    errors.user(("grid.etp: %d does not divide the number of ranks, %d; give a divisor"):format(etp,
+      devices), grid.at, "grid.etp")
+  end
+  local ep = grid.ep or model.ep or devices / etp
   if grid.ep and model.ep and grid.ep ~= model.ep then
     errors.user(("grid.ep: is %d, but %s.ep is %d; omit one of them"):format(grid.ep, model.path,
       model.ep), grid.at, "grid.ep")
   end
-  if devices % ep ~= 0 then
+  if devices / etp % ep ~= 0 then
     local of_grid = grid.ep ~= nil
-    errors.user(("%s.ep: %d does not divide the number of ranks, %d; give a divisor"):format(
-      of_grid and "grid" or model.path, ep, devices), of_grid and grid.at or model.at)
+    errors.user(("%s.ep: %d does not divide the number of ranks%s, %d; give a divisor"):format(
+      of_grid and "grid" or model.path, ep, etp > 1 and " over etp" or "", devices / etp),
+      of_grid and grid.at or model.at)
   end
   check_axis(grid, "dp", shares, devices)
-  check_axis(grid, "edp", devices / ep, devices)
+  check_axis(grid, "edp", devices / (ep * etp), devices)
   local micro = grid.micro_batches or 1
   if grid.global_batch then
     local each = model.batch_per_device
@@ -145,7 +151,7 @@ function M.sizes(model, devices)
       .. "ranks%s in %d micro-batches; give a multiple of %d"):format(model.path, model.batch,
       shares, M.groups(tp, cp), micro, shares * micro), grid.at, "grid.micro_batches")
   end
-  return ep, micro, tp, cp, shares
+  return ep, micro, tp, cp, shares, etp
 end
 
 return M

@@ -52,6 +52,7 @@ M.COMMON = schema.changed(declared, {
   dtypes = dtypes.FIELD,
 })
 M.COMMON.micro_batches, M.COMMON.tp, M.COMMON.cp = nil, nil, nil  -- the grid's
+M.COMMON.etp, M.COMMON.cp_comm = nil, nil
 -- Their defaults depend on other fields, on the architecture or on where the model runs.
 for _, name in ipairs { "name", "batch_per_device", "experts", "ep", "k", "capacity_factor",
   "rows_bound" } do
@@ -194,7 +195,7 @@ end
 --- the set of types (dtypes.lua) if the model does not give any.
 function M.resolve(model, all, types)
   local pp, devices = grid_lib.pipeline_ranks(model, all)
-  local ep, micro_batches, tp, cp, shares = grid_lib.sizes(model, devices)
+  local ep, micro_batches, tp, cp, shares, etp = grid_lib.sizes(model, devices)
   local function split(total, what, ranks)
     local rows = model[total]
     if not rows then return model[PARTNER[total]] end
@@ -215,7 +216,8 @@ function M.resolve(model, all, types)
   local resolved = arch.options(model)
   for name in pairs(declared) do resolved[name] = model[name] end
   resolved.ep, resolved.micro_batches, resolved.pp = ep, micro_batches, pp
-  resolved.tp, resolved.cp = tp, cp
+  resolved.tp, resolved.cp, resolved.etp = tp, cp, etp
+  resolved.cp_comm = (model.grid or {}).cp_comm
   resolved.dtype, resolved.dtypes = dtypes.of(model, types)
   resolved.batch_per_device = split("batch", "sequences", shares)
   if model.batch then resolved.batch_per_device = resolved.batch_per_device / micro_batches end

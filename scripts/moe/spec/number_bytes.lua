@@ -16,23 +16,32 @@ local BYTES = { f16 = 2, bf16 = 2, f32 = 4 }
 
 local function bytes_of(type, plain) return BYTES[type] or plain end
 
+--- Returns the bytes of a parameter, of its gradient, and of its states with the master copy, as
+--- M.line takes them.
+function M.bytes(dtype, optimizer, types)
+  local row = by_name[dtype]
+  local plain = row.bytes
+  local states = row.states[optimizer] / plain * bytes_of(types.moments, plain)
+    + (types.master and BYTES.f32 or 0)
+  return bytes_of(types.weights, plain), bytes_of(types.gradients, plain), states
+end
+
 --- Returns the line for a dtype of a model, or the precision of a run, and an optimizer's name.
 --- types: nil or the model's dtypes, as the core takes them; stages: passes of a system or of a
 --- run, which may say more of the states.
 function M.line(dtype, optimizer, stages, types)
-  local row, said, known = by_name[dtype], {}, {}
+  local said, known = {}, {}
   types = types or {}
-  local plain, set = row.bytes, dtypes.name_of(dtype, types)
+  local set = dtypes.name_of(dtype, types)
   for _, stage in ipairs(stages or {}) do
     local text = notes[stage.name] or ""
     if text ~= "" and not known[text] then said[#said + 1], known[text] = text, true end
   end
   local note = #said > 0 and (" (%s)"):format(table.concat(said, "; ")) or ""
-  local states = row.states[optimizer] / plain * bytes_of(types.moments, plain)
-    + (types.master and BYTES.f32 or 0)
+  local weights, gradients, states = M.bytes(dtype, optimizer, types)
   return ("Numbers: %s, %d bytes per parameter, %d per gradient, %d of %s's states%s per "
     .. "parameter%s"):format(types.weights and set or "dtype " .. dtype,
-    bytes_of(types.weights, plain), bytes_of(types.gradients, plain), states, optimizer,
+    weights, gradients, states, optimizer,
     types.master and " and master copy" or "", note)
 end
 

@@ -10,10 +10,15 @@ local function model(fields)
   for key, value in pairs(fields or {}) do t[key] = value end
   return moe.model.gpt2_moe(t)
 end
+local function cluster(n)
+  return moe.cluster.custom { nodes = 1, devices_per_node = n, nics_per_node = 1,
+    nic = { bytes_per_s = 1e9, latency_us = 1 }, intra = { bytes_per_s = 1e9, latency_us = 1 },
+    device = { gemm_flops_per_s = 1e13, vector_flops_per_s = 1e12, memory_bytes_per_s = 1e12 } }
+end
 local function bytes(spans)
   local sum, n = 0, {}
   for _, e in ipairs(spans) do
-    if e.op:find '%.rows' or e.op:find '%.sum' or e.op:find '_parts' then
+    if e.op:find '_all' or e.op:find '%.rows' or e.op:find '%.sum' or e.op:find '_parts' or e.op:find '_shift' then
       sum, n[e.op] = sum + e.bytes, (n[e.op] or 0) + 1
     end
   end
@@ -24,28 +29,45 @@ end
 test("collectives of activations carry the bytes of the closed forms, simulated and executed",
   function()
   expect.plans(HEAD .. [[
-for _, axes in ipairs { { 2, 1 }, { 4, 1 }, { 1, 2 }, { 2, 2 } } do
-  local tp, cp = unpack(axes)
-  local grid = moe.grid { tp = tp, cp = cp, ep = tp * cp }
+for _, axes in ipairs { { 2, 1 }, { 4, 1 }, { 1, 2 }, { 2, 2 }, { 1, 4, 'p2p' }, { 2, 2, 'p2p' } } do
+  local tp, cp, comm = unpack(axes)
+  local grid = moe.grid { tp = tp, cp = cp, cp_comm = comm, ep = tp * cp }
   local p = moe.plan { model = model(), grid = grid, system = moe.system 'raf' {},
-    optimizer = { name = 'sgd' },
-    cluster = moe.cluster.custom { nodes = 1, devices_per_node = tp * cp, nics_per_node = 1,
-      nic = { bytes_per_s = 1e9, latency_us = 1 }, intra = { bytes_per_s = 1e9, latency_us = 1 },
-      device = { gemm_flops_per_s = 1e13, vector_flops_per_s = 1e12,
-        memory_bytes_per_s = 1e12 } } }
+    optimizer = { name = 'sgd' }, cluster = cluster(tp * cp) }
   -- Of rows: attention of both blocks, the dense feed-forward of one and the head gather them and
   -- sum them up (the embedding sums, the head gathers), forward, and backward the other way round.
   -- With cp, keys and values of both blocks are gathered, and their gradients summed.
   local rows, sums = 3 * 8 * 16 * 4, 3 * 8 * 2 * tp * 4
   local want = ((2 * (2 + 1) + 2) * 2 * rows + sums) / cp * (tp - 1) / tp
     + 2 * 2 * 2 * rows / tp * (cp - 1) / cp
+  -- In a ring they go on cp - 1 times forward and backward, their gradients cp times.
+  if comm then want = want + 2 * 2 * rows / tp / cp * cp end
   local simulated, n = bytes(p:spans())
   local r = p:run('cpu', { steps = 1, tokens = 'reference' })
   local executed = bytes(r:spans {})
   assert(simulated == want and executed == want, ('%g %g %g'):format(simulated, executed, want))
-  local op = tp > 1 and 'b0.attn.rows' or 'b0.attn.k_parts'
-  assert(n[op] == 1 and n[op .. '.dx'] == 1)
+  local op = tp > 1 and 'b0.attn.rows' or comm and 'b0.attn.kv_shift0' or 'b0.attn.k_parts'
+  assert(n[op] == 1 and (comm or n[op .. '.dx'] == 1))
 end
+]])
+end)
+
+test("ranks over etp get the rows of each other, and return sums, simulated and executed", function()
+  expect.plans(HEAD .. [[
+for _, axes in ipairs { { 2, 1 }, { 2, 2 }, { 4, 2 } } do
+  local etp, ep = unpack(axes)
+  local p = moe.plan { model = model(), grid = moe.grid { etp = etp, ep = ep },
+    system = moe.system 'raf' {}, cluster = cluster(etp * ep) }
+  -- All slots of the rank's experts, which are 4 / ep of 24 slots for each of ep ranks, go to the
+  -- others and come back, forward and backward.
+  local want = 4 * (4 / ep * ep * 24) * 16 * 4 * (etp - 1)
+  local simulated = bytes(p:spans())
+  local executed = bytes(p:run('cpu', { steps = 1, tokens = 'reference' }):spans {})
+  assert(simulated == want and executed == want, ('%g %g %g'):format(simulated, executed, want))
+end
+local ok, why = pcall(moe.plan, { model = model(), grid = moe.grid { etp = 2 }, cluster = cluster(2),
+  system = moe.system 'pipemoe' {} })
+assert(not ok and tostring(why):find("stage 'pipemoe': with etp = 2", 1, true), tostring(why))
 ]])
 end)
 

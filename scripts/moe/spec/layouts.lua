@@ -1,0 +1,110 @@
+-- moe.layouts{...}: the grids that a model can have on a cluster, and why the others cannot be.
+local dtypes = require "moe.spec.dtypes"
+local errors = require "moe.base.errors"
+local grid_lib = require "moe.spec.grid"
+local model_lib = require "moe.spec.model"
+local number_bytes = require "moe.spec.number_bytes"
+local schema = require "moe.base.schema"
+local target = require "moe.spec.target"
+
+local M = {}
+
+local AXES = { "tp", "cp", "pp", "etp", "ep" }
+
+local function axis_fields()
+  local fields = {}
+  for _, name in ipairs(AXES) do
+    fields[name] = { type = "list", of = grid_lib.FIELDS[name], distinct = true,
+      doc = "values of " .. name .. " to try; default: " .. ((name == "cp" or name == "etp") and "1"
+        or "the powers of two up to the number of devices, of tp up to those of a node") }
+  end
+  return fields
+end
+
+M.FIELDS = {
+  model = { type = "model", required = true, doc = "with the batch_per_device of a micro-batch" },
+  cluster = { type = "cluster", required = true },
+  axes = { type = "table", fields = axis_fields(), default = {},
+    doc = "axis -> the lengths to try" },
+  global_batch = { type = "integer", lo = 1, hi = 1e9,
+    doc = "sequences of a step on all ranks; default: one micro-batch" },
+  zero = { type = "integer", enum = { 0, 1 }, default = 0,
+    doc = "whether ranks that hold the same parameters share the optimizer's states" },
+  optimizer = { type = "string", enum = { "adamw", "sgd" }, default = "adamw",
+    doc = "whose states are counted" },
+}
+
+schema.record("layout", "layout", "a grid, from moe.layouts", {
+  { "grid", "moe.Grid", "the grid" },
+  { "refused", "string", "why there is none, in a line; nil: it can be planned", optional = true },
+  { "gib", "number", "what a device holds of parameters, gradients and states at least, in GiB: a "
+    .. "pipeline rank's share of them, without activations; nil where the grid does not exist",
+    optional = true },
+})
+
+local function powers(most)
+  local list, n = {}, 1
+  while n <= most do list[#list + 1], n = n, 2 * n end
+  return list
+end
+
+-- Calls f(grid's fields) for each combination of the axes from number `i` on.
+local function each(axes, i, fields, f)
+  local name = AXES[i]
+  if not name then return f(schema.merged(fields, {})) end
+  for _, value in ipairs(axes[name]) do
+    fields[name] = value
+    each(axes, i + 1, fields, f)
+  end
+end
+
+-- Returns the bytes that a device holds at least, of the elements of a model's parameters.
+local function held(c, g, elements, devices, number)
+  local weights, gradients, states = unpack(number)
+  local per_rank = devices / g.pp
+  local bytes = 0
+  for kind, split in pairs { dense = g.tp, experts = g.etp * g.ep } do
+    local sharers = c.zero == 1 and per_rank / split or 1
+    bytes = bytes + elements[kind] / g.pp / split * (weights + gradients + states / sharers)
+  end
+  return bytes
+end
+
+--- moe.layouts{...}
+function M.layouts(t)
+  local at = errors.here()
+  local c = schema.check(M.FIELDS, t, "moe.layouts", at)
+  local devices = c.cluster.devices
+  local default = { tp = powers(c.cluster.devices_per_node), cp = { 1 }, etp = { 1 },
+    pp = powers(devices), ep = powers(devices) }
+  local elements = { dense = 0, experts = 0 }
+  for _, p in ipairs(model_lib.counts(c.model).parameters) do
+    local kind = p.expert and "experts" or "dense"
+    elements[kind] = elements[kind] + p.elements
+  end
+  local dtype, types = dtypes.of(c.model, target.types_on(c.model, c.cluster))
+  local number = { number_bytes.bytes(dtype, c.optimizer, types) }
+  local list = {}
+  each(schema.merged(default, c.axes), 1, {}, function(fields)
+    local ok, made = pcall(function()
+      local grid = grid_lib.with(nil, schema.merged(fields, { global_batch = c.global_batch }), at)
+      model_lib.resolve(model_lib.on(c.model, grid), devices)
+      return grid
+    end)
+    local row = { grid = ok and made or fields }
+    if not ok then
+      row.refused = type(made) == "table" and made.message or tostring(made)
+    else
+      row.gib = held(c, fields, elements, devices, number) / 2 ^ 30
+      local most = c.cluster.device.memory_bytes / 2 ^ 30
+      if most > 0 and row.gib > most then
+        row.refused = ("parameters, gradients and states take %.1f of %.1f GiB"):format(row.gib,
+          most)
+      end
+    end
+    list[#list + 1] = row
+  end)
+  return list
+end
+
+return M
