@@ -49,6 +49,7 @@ local COUNTS = { ["num-layers"] = 1, ["hidden-size"] = 1, ["num-attention-heads"
   ["padded-vocab-size"] = 2, ["make-vocab-size-divisible-by"] = 1,
   ["tensor-model-parallel-size"] = 1, ["pipeline-model-parallel-size"] = 1,
   ["expert-model-parallel-size"] = 1, ["expert-tensor-parallel-size"] = 1,
+  ["context-parallel-size"] = 1,
   ["moe-shared-expert-intermediate-size"] = 0, ["moe-router-num-groups"] = 1,
   ["moe-router-group-topk"] = 1, ["num-layers-per-virtual-pipeline-stage"] = 1,
   ["num-virtual-stages-per-pipeline-rank"] = 1, ["kv-lora-rank"] = 1, ["q-lora-rank"] = 0 }
@@ -273,7 +274,11 @@ local function grid_of(a, cluster)
   if tp > 1 and not a:flag "sequence-parallel" then
     a:fail("tensor-model-parallel-size", "%d without sequence-parallel is not built", tp)
   end
-  local ranks = cluster.devices / (tp * pp)
+  local cp, comm = a:number("context-parallel-size", 1), a:word("cp-comm-type", "p2p")
+  if cp > 1 and comm ~= "p2p" and comm ~= "all_gather" then
+    a:fail("cp-comm-type", "%s is not built; p2p and all_gather are", comm)
+  end
+  local ranks = cluster.devices / (tp * pp * cp)
   local micro = a:number "micro-batch-size"
   local whole = a:number("global-batch-size", micro * ranks)
   if whole % (micro * ranks) ~= 0 then
@@ -281,7 +286,8 @@ local function grid_of(a, cluster)
       .. "with batches of their own on this cluster", whole, micro, ranks)
   end
   return grid_lib.grid { pp = pp, ep = ep, micro_batches = whole / (micro * ranks),
-    tp = tp > 1 and tp or nil, etp = etp > 1 and etp or nil,
+    tp = tp > 1 and tp or nil, cp = cp > 1 and cp or nil, cp_comm = cp > 1 and comm or nil,
+    etp = etp > 1 and etp or nil,
     layout = a:word "pipeline-model-parallel-layout" }, pp
 end
 

@@ -75,14 +75,16 @@ test("a run of Megatron-LM becomes a model, a grid and a system", function()
   assert(m.model:parameters() == 128 * 64 + attention + norms + ffn + 3 * (8 * ffn + 8 * 64))
   local p = run "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"
   assert(p.grid.pp == 2 and p.grid.micro_batches == 4)
-  local t = run "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1 --sequence-parallel"
+  local t = run "--tensor-model-parallel-size 2 --context-parallel-size 2 --sequence-parallel"
+  assert(t.grid.etp == 2 and t.grid.cp_comm == "p2p")
+  t = run "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1 --sequence-parallel"
   assert(t.grid.tp == 2 and t.grid.micro_batches == 4)
 end)
 
 test("an argument that is not built, not known or damaged is named", function()
   for more, part in pairs {
-    ["--tensor-model-parallel-size 2"] = "expert-tensor-parallel-size: 2 (default: tensor-model-",
-    ["--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1"] = "2 without sequence-",
+    ["--context-parallel-size 2 --cp-comm-type a2a"] = "cp-comm-type: a2a is not built",
+    ["--tensor-model-parallel-size 2"] = "2 without sequence-",
     ["--num-layer 3"] = "did you mean 'num-layers'?",
     ["--num-layers x"] = "num-layers: 'x' is not allowed; give a number",
     ["--num-experts -8"] = "num-experts: '-8' is not allowed; give a whole number from 1",
