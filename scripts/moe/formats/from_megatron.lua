@@ -51,7 +51,8 @@ local COUNTS = { ["num-layers"] = 1, ["hidden-size"] = 1, ["num-attention-heads"
   ["expert-model-parallel-size"] = 1, ["expert-tensor-parallel-size"] = 1,
   ["moe-shared-expert-intermediate-size"] = 0, ["moe-router-num-groups"] = 1,
   ["moe-router-group-topk"] = 1, ["num-layers-per-virtual-pipeline-stage"] = 1,
-  ["num-virtual-stages-per-pipeline-rank"] = 1, ["kv-lora-rank"] = 1, ["q-lora-rank"] = 0 }
+  ["num-virtual-stages-per-pipeline-rank"] = 1, ["kv-lora-rank"] = 1, ["q-lora-rank"] = 0,
+  ["mtp-num-layers"] = 0 }
 
 local Arguments = {}
 Arguments.__index = Arguments
@@ -259,6 +260,8 @@ local function model_of(a, t)
   if a:flag "moe-router-enable-expert-bias" then
     fields.bias_balance = { rate = a:number("moe-router-bias-update-rate", 1e-3) }
   end
+  fields.mtp_layers = a:number("mtp-num-layers", 0)
+  if fields.mtp_layers > 0 then fields.mtp_factor = a:number("mtp-loss-scaling-factor", 0.1) end
   local factor = a:number("moe-expert-capacity-factor", false)
   if factor then fields.capacity_factor = factor else fields.capacity = "none" end
   set_attention(a, fields, hidden / heads)
@@ -341,12 +344,8 @@ local function system_of(a, pp, layers)
   return system.system "megatron_arguments"(passes)
 end
 
--- ignored: gets what is not planned.
-local function optimizer_of(a, ignored)
+local function optimizer_of(a)
   local name, clip = a:word("optimizer", "adam"), a:number("clip-grad", 1)
-  if clip > 0 and a:number("pipeline-model-parallel-size", 1) > 1 then
-    clip, ignored[#ignored + 1] = 0, "clip-grad"  -- needs a norm over pipeline ranks
-  end
   if name == "sgd" then
     return { name = "sgd", lr = a:number("lr", 1e-3), momentum = a:number("sgd-momentum", 0.9),
       clip_norm = clip }
@@ -412,7 +411,7 @@ function M.from_megatron(t)
   local a = read(t.arguments, at)
   check_parts(a)
   local m = { ignored = {} }
-  m.optimizer = optimizer_of(a, m.ignored)
+  m.optimizer = optimizer_of(a)
   local pp
   m.grid, pp = grid_of(a, t.cluster)
   m.model = model_of(a, t)
