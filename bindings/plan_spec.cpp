@@ -457,6 +457,7 @@ PipelineSpec pipeline_of(const Fields& fields, const Model& model) {
       turns.push_back({a.work, a.micro, static_cast<int32_t>(chunk), a.beside});
     }
   }
+  if (model.forward.ops().empty()) return spec;  // of a program that rank 0 has planned
   const int64_t mtp_layers = num_mtp_layers(model), blocks = num_blocks(model) - mtp_layers;
   if (fields.has("layers")) {
     const int64_t given = fields.integer("mtp_layers");

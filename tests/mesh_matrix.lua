@@ -78,7 +78,8 @@ local MESH_MODELS = {
 MESH_MODELS.mtp = function(ep)
   return moe.model.deepseek_v3(wide { dense_layers = 1, q_rank = 8, kv_rank = 8, nope = 8,
     rotary = 4, value_dim = 8, k = 2, expert_ffn = 8, shared_ffn = 8, ffn = 24, ep = ep,
-    mtp_layers = 1, balance_loss = { coefficient = 0.01 } })
+    router = { groups = 2, top_groups = 1 }, mtp_layers = 1,
+    balance_loss = { coefficient = 0.01 } })
 end
 -- Techniques of meshes, of which two are drawn.
 local PARTS = {

@@ -173,6 +173,10 @@ TensorId ModelBuilder::own_ids() {
 
 TensorId ModelBuilder::ahead(std::string_view name, TensorId tokens, int64_t by, int64_t fill) {
   if (by == 0) return tokens;
+  if (by >= spec_.seq) {
+    throw user_error("model.seq = {}: MTP layer {} predicts no token of it; give a longer sequence",
+                     spec_.seq, by);
+  }
   // In no block, as in own_parts().
   return graph_.out(
       graph_.add_op("tokens_ahead", std::string(name), {tokens}, {{"by", by}, {"fill", fill}}));

@@ -1,14 +1,9 @@
-#include "engine/base/errors.h"
 #include "engine/model/blocks.h"
 
 namespace moe::blocks {
 
 TensorId head(ModelBuilder& b, const In& in, const Head& o) {
   const ModelSpec& spec = b.spec();
-  if (o.ahead >= spec.seq) {
-    throw user_error("model.seq = {}: MTP layer {} predicts no token of it; give a longer sequence",
-                     spec.seq, o.ahead);
-  }
   b.begin_segment(Segment::kHead);
   TensorId w;
   if (o.tied || o.ahead > 0) {

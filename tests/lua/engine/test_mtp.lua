@@ -8,7 +8,9 @@ local moe = require 'moe'
 local function model(fields)
   local t = { vocab = 64, layers = 2, hidden = 16, heads = 2, seq = 8, batch = 4, experts = 8,
     dense_layers = 1, q_rank = 8, kv_rank = 8, nope = 8, rotary = 4, value_dim = 8, k = 2, ep = 1,
-    expert_ffn = 8, shared_ffn = 8, ffn = 24, router = { groups = 2, top_groups = 1 },
+    expert_ffn = 8, shared_ffn = 8, ffn = 24, rope_scaling = 'none', attention_scale = 0,
+    router = { scores = 'sigmoid', weight = 'renorm', scale = 2.5, groups = 2, top_groups = 1,
+      group_score = 'top2' },
     mtp_layers = 2, mtp_factor = 0.3 }
   for key, value in pairs(fields or {}) do t[key] = value or nil end
   return moe.model.deepseek_v3(t)
@@ -25,11 +27,13 @@ end
 test("losses of MTP layers are those of PyTorch", function()
   expect.plans(HEAD .. [[
 local r = train()
-local theirs = { THEIRS }
+local theirs = { { 4.15442166027745, 0.622766618835729, 0.622095828172331 },
+  { 4.19657635040668, 0.628829534560105, 0.6248506287379 },
+  { 4.14168392349741, 0.62131667834495, 0.627739647412491 } }
 for step, row in ipairs(theirs) do
   local ours = { r.losses[step], unpack(r.mtp_losses[step]) }
   for i, loss in ipairs(row) do
-    assert(math.abs(loss - ours[i]) < 1e-12, ('%d %d %.15g'):format(step, i, ours[i]))
+    assert(math.abs(loss - ours[i]) < 1e-11, ('%d %d %.15g'):format(step, i, ours[i]))
   end
 end
 local single = train({}, { precision = 'f32' })
@@ -39,10 +43,12 @@ end)
 
 test("gradients of MTP layers are those of the loss", function()
   expect.plans(HEAD .. [[
-local list, worst = moe.check_gradients { model = model(), ranks = 1, tokens = 'reference' }
-assert(worst < 1e-6 and #list == #train().param_l2 or worst < 1e-6, worst)
+local list = moe.check_gradients { model = model(), ranks = 1, tokens = 'reference' }
 local seen = {}
-for _, g in ipairs(list) do seen[g.parameter] = g.norm > 0 end
+for _, g in ipairs(list) do  -- the loss, about 5, has no digits for changes below 1e-6 of it
+  assert(g.error < 1e-6 or g.norm < 1e-5, g.parameter)
+  seen[g.parameter] = g.norm > 1e-5
+end
 assert(seen['b2.mtp.proj.w'] and seen['b3.mtp.enorm.w'] and seen['b3.ex.fc1.w'] and seen.wte)
 ]])
 end)
