@@ -281,9 +281,8 @@ void refuse_without_pipeline(const PlanSpec& spec) {
 void add_clipping(const PlanSpec& spec, UnrolledStep& step, int64_t rank) {
   const double norm = clip_norm(spec.optimizer);
   if (norm <= 0) return;
-  const PipelinePlace place = {
-      rank, spec.pipeline_ranks(),
-      [&](int64_t other) { return Neighbours(spec, rank, 0).far(other); }};
+  const PipelinePlace place = {rank, spec.pipeline_ranks(),
+                               [&](int64_t other) { return Neighbours(spec, rank, 0).far(other); }};
   const LaneId lane = step.program.schedule.lane(name_of(spec.system.sync.lane));
   clip_over_ranks(step, norm, spec.model->grid(spec.num_ranks), lane, place);
   add_handoff_lanes(step.program.graph, step.program.schedule, rank);

@@ -7,10 +7,10 @@
 -- all, `from=N`: those from case N on. The status is 1 when one fails.
 --
 -- Losses are equal to the last bit where a schedule sums them in the order of micro-batches, and so
--- are all parameters where no parameter is held twice (a head tied to the embedding, MTP layers,
--- dualpipe), gradients are added in ascending order (not looped_bfs) and none are clipped. All else
--- is equal to 1e-9. With dispatched=20 so many of the draws run on four ranks per pipeline rank, two
--- per emulated node, under each dispatcher in place of that, and are compared with alltoallv.
+-- are all parameters where none is held twice (a head tied to the embedding, MTP layers, dualpipe),
+-- gradients are added in ascending order (not looped_bfs) and are not clipped. All else is equal to
+-- 1e-9. With dispatched=20 so many of the draws run on four ranks per pipeline rank, two per
+-- emulated node, under each dispatcher in place of that, and are compared with alltoallv.
 local core = require "moe.core"
 local moe = require "moe"
 

@@ -118,11 +118,10 @@ constexpr auto run_vocabulary = []<class T>(const KernelCall<T>& c) {
   const auto rows = static_cast<int32_t>(attr_int(c.op, "vocab"));
   const auto first = static_cast<int32_t>(group_of(c.graph, c.op).place(c.rank.rank)) * rows;
   const int64_t n = num_elements(c.in_shape(0));
-  std::transform(c.in_i32(0), c.in_i32(0) + n, c.out_i32(0),
-                 [&](int32_t id) {
-                   if (id < 0) return -2;
-                   return id >= first && id < first + rows ? id - first : -1;
-                 });
+  std::transform(c.in_i32(0), c.in_i32(0) + n, c.out_i32(0), [&](int32_t id) {
+    if (id < 0) return -2;
+    return id >= first && id < first + rows ? id - first : -1;
+  });
 };
 
 std::vector<TensorSpec> infer_ahead(const Graph& g, const Op& op) {

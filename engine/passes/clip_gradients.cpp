@@ -76,10 +76,10 @@ TensorId Clipping::sum_of_squares() {
   int part = 0;
   for (const auto& [share, gradients] : by_share) {
     const std::string number = ++part == 1 ? "" : fmt::format(".{}", part);
-    const TensorId squares = graph_.out(
-        add(ops::kSquareSum, "clip.squares" + number, gradients, {{"factor", share}}));
-    sum = sum.valid() ? graph_.out(add(ops::kAdd, "clip.sum" + number, {sum, squares}, {}))
-                      : squares;
+    const TensorId squares =
+        graph_.out(add(ops::kSquareSum, "clip.squares" + number, gradients, {{"factor", share}}));
+    sum =
+        sum.valid() ? graph_.out(add(ops::kAdd, "clip.sum" + number, {sum, squares}, {})) : squares;
   }
   if (graph_.num_ranks == 1) return sum;
   return graph_.out(add(ops::kAllReduce, "clip.all_reduce", {sum}, {}));
@@ -89,8 +89,11 @@ TensorId Clipping::sum_of_squares() {
 TensorId Clipping::sum_over(const PipelinePlace& place, TensorId sum) {
   const auto handoff = [&](const char* name, TensorId sent, int64_t from, int64_t to) {
     const int64_t peer = from == place.rank ? to : from;
-    Attrs attrs = {{"what", std::string("clip")}, {"from_stage", from}, {"to_stage", to},
-                   {"peer", peer},                {"far", int64_t{place.far(peer)}}};
+    Attrs attrs = {{"what", std::string("clip")},
+                   {"from_stage", from},
+                   {"to_stage", to},
+                   {"peer", peer},
+                   {"far", int64_t{place.far(peer)}}};
     const bool receives = !sent.valid();
     if (receives) attrs.merge(like_attrs(graph_.tensor(sum)));
     const OpId id = add(receives ? ops::kReceive : ops::kSend, name,
@@ -135,10 +138,10 @@ std::vector<OpId> Clipping::order() const {
   for (size_t i = 0; i < graph_.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
     const Op& op = graph_.op(id);
-    const bool behind = updates.contains(id) ||
-                        (i < given_ && std::any_of(op.inputs.begin(), op.inputs.end(), [&](TensorId t) {
-                           return t.valid() && late[t.index()];
-                         }));
+    const bool behind =
+        updates.contains(id) ||
+        (i < given_ && std::any_of(op.inputs.begin(), op.inputs.end(),
+                                   [&](TensorId t) { return t.valid() && late[t.index()]; }));
     (behind ? last : order).push_back(id);
     if (!behind) continue;
     for (const TensorId t : op.outputs) late[t.index()] = true;

@@ -40,8 +40,7 @@ constexpr auto fields_of(const RankReport*) {
       carried(&RankReport::stats), carried(&RankReport::spans),
       internal(&RankReport::gates, "sent separately, into records of the plan's gates"),
       carried(&RankReport::router_losses), carried(&RankReport::mtp_losses),
-      carried(&RankReport::offloads),
-      carried(&RankReport::predictions),
+      carried(&RankReport::offloads), carried(&RankReport::predictions),
       internal(&RankReport::placements, "they are the same on all ranks"),
       carried(&RankReport::policy_failure), carried(&RankReport::gradients));
 }

@@ -15,12 +15,11 @@ TensorId head(ModelBuilder& b, const In& in, const Head& o) {
   const TensorId x = b.all_rows(mtp + "head.rows", in.x);
   const TensorId logits =
       scaled_sum(b, mtp + "head.scale", b.op("linear", mtp + "head", {x, w}), o.scale, {});
-  const TensorId own = b.own_parts(mtp + "loss.parts",
-                                   b.ahead(mtp + "loss.ahead", b.targets(), o.ahead, -1), 1);
+  const TensorId own =
+      b.own_parts(mtp + "loss.parts", b.ahead(mtp + "loss.ahead", b.targets(), o.ahead, -1), 1);
   const double counted =
       static_cast<double>(spec.seq - o.ahead) / static_cast<double>(spec.seq);  // share of tokens
-  Attrs attrs = {
-      {"scale", o.factor / counted / spec.tokens_per_step(b.graph().num_ranks)}};
+  Attrs attrs = {{"scale", o.factor / counted / spec.tokens_per_step(b.graph().num_ranks)}};
   if (o.ahead > 0) attrs["depth"] = o.ahead;
   if (spec.tp == 1) {
     b.op(o.ahead > 0 ? "mtp_loss" : "cross_entropy", mtp + "loss", {logits, own}, attrs);
@@ -31,8 +30,8 @@ TensorId head(ModelBuilder& b, const In& in, const Head& o) {
   const TensorId all =
       b.op("gather_rows", mtp + "loss.sums", {sums}, b.over_tp({{"axis", int64_t{2}}}));
   attrs["copies"] = spec.tp;
-  b.op(o.ahead > 0 ? "mtp_loss_split" : "cross_entropy_split", mtp + "loss",
-       {logits, targets, all}, attrs);
+  b.op(o.ahead > 0 ? "mtp_loss_split" : "cross_entropy_split", mtp + "loss", {logits, targets, all},
+       attrs);
   return logits;
 }
 

@@ -224,8 +224,8 @@ function M.infer(t)
       .. "model without it", at)
   end
   if (c.model.mtp_layers or 0) > 0 then
-    errors.user(("moe.infer.model: has mtp_layers = %d, which exist only in training; give mtp_layers "
-      .. "= 0"):format(c.model.mtp_layers), at)
+    errors.user(("moe.infer.model: has mtp_layers = %d, which exist only in training; give "
+      .. "mtp_layers = 0"):format(c.model.mtp_layers), at)
   end
   local candidate = candidate_of(c.system, at)
   check_popularity(c, candidate, at)

@@ -357,8 +357,8 @@ local FROM = { stand_in = { type = "table", as = "table<string, table>",
   like = { type = "string", enum = schema.keys_of(configs.TYPES),
   doc = "the model_type whose architecture it is, if its own is not known" } }
 
--- moe.model.from_config(file, { like =, mtp =, stand_in = }): the constructor of the model of a config.json of Hugging
--- Face.
+-- moe.model.from_config(file, { like =, mtp =, stand_in = }): the constructor of the model of a
+-- config.json of Hugging Face.
 local function from_config(file, how)
   local at = errors.here()
   if type(file) ~= "string" then

@@ -48,7 +48,8 @@ test("gradients are clipped by the norm over all pipeline ranks", function()
 local moe = require 'moe'
 local function train(clip, ranks, grid, ...)
   return moe.train { model = moe.model.gpt2_moe { vocab = 64, layers = 8, hidden = 16, heads = 2,
-      seq = 8, batch = 16, experts = 4, ep = grid.ep or 1, gate = 'top_k', k = 2, capacity = 'none' },
+      seq = 8, batch = 16, experts = 4, ep = grid.ep or 1, gate = 'top_k', k = 2,
+      capacity = 'none' },
     ranks = ranks, steps = 2, precision = 'f64', init = 'reference', tokens = 'reference',
     poison = true, grid = moe.grid(grid), system = moe.system 'plain' { ... },
     optimizer = { name = 'sgd', lr = 1, momentum = 0, clip_norm = clip } }

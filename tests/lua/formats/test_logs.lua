@@ -78,6 +78,10 @@ test("a run of Megatron-LM becomes a model, a grid and a system", function()
   local mtp = run("--mtp-num-layers 2 --pipeline-model-parallel-size 2 "
     .. "--pipeline-model-parallel-layout Ettt|tmmL")
   assert(mtp.model.mtp_layers == 2 and mtp.model.mtp_factor == 0.1)
+  local stages = run("--pipeline-model-parallel-size 2 --kv-channels 8 --multi-latent-attention "
+    .. "--moe-router-pre-softmax --moe-router-score-function sigmoid "
+    .. "--pipeline-model-parallel-layout Et|t|t|tL")
+  assert(stages.system.pipeline.options.chunks == 2)
   local t = run "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1 --sequence-parallel"
   assert(t.grid.tp == 2 and t.grid.micro_batches == 4)
 end)
