@@ -439,8 +439,8 @@ double rows_bound_of(Host& host, const Fields& fields, const PlanSpec& spec,
 namespace {
 
 /// Reads the table { ranks, stages, micro_batches, placement, rows = a text per pipeline rank,
-/// layers = the number of blocks of each stage, or nil: equally many }. Each of the rank's turns is
-/// a cell of its row.
+/// layers = the number of blocks of each stage with mtp_layers = those that are MTP layers, or nil:
+/// equally many, and MTP layers in the last }. Each of the rank's turns is a cell of its row.
 PipelineSpec pipeline_of(const Fields& fields, const Model& model) {
   PipelineSpec spec;
   spec.shape = {fields.integer("ranks"), fields.integer("stages"), fields.integer("micro_batches"),
@@ -457,12 +457,18 @@ PipelineSpec pipeline_of(const Fields& fields, const Model& model) {
       turns.push_back({a.work, a.micro, static_cast<int32_t>(chunk), a.beside});
     }
   }
-  const int64_t blocks = num_blocks(model);
+  if (model.forward.ops().empty()) return spec;  // of a program that rank 0 has planned
+  const int64_t mtp_layers = num_mtp_layers(model), blocks = num_blocks(model) - mtp_layers;
   if (fields.has("layers")) {
+    const int64_t given = fields.integer("mtp_layers");
+    if (given != mtp_layers) {
+      throw user_error("grid.layout: it has {} MTP layers (m), but the model has mtp_layers = {}",
+                       given, mtp_layers);
+    }
     spec.layers = fields.value().at("layers").get<std::vector<int64_t>>();
     int64_t sum = 0;
     for (const int64_t n : spec.layers) sum += n;
-    if (sum != blocks) {
+    if (sum -= given; sum != blocks) {
       throw user_error("grid.layout: it has {} decoder blocks, but the model has {}", sum, blocks);
     }
   } else if (blocks % shape.stages != 0) {
@@ -472,6 +478,7 @@ PipelineSpec pipeline_of(const Fields& fields, const Model& model) {
         blocks, shape.stages, shape.ranks, blocks / shape.stages + 1);
   } else {
     spec.layers.assign(static_cast<size_t>(shape.stages), blocks / shape.stages);
+    spec.layers.back() += mtp_layers;
   }
   return spec;
 }

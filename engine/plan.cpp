@@ -13,6 +13,7 @@
 #include "engine/graph/verify.h"
 #include "engine/model/stages.h"
 #include "engine/ops/ops.h"
+#include "engine/passes/clip_gradients.h"
 #include "engine/passes/pipeline.h"
 #include "engine/schedule/join.h"
 #include "engine/schedule/packed.h"
@@ -204,8 +205,12 @@ class SharedParams {
     }
     for (auto& [name, ranks] : holders_) {
       for (auto& [rank, held] : ranks) std::sort(held.begin(), held.end());
-      MOE_CHECK(ranks.size() <= 2, "parameter {} is held by {} pipeline ranks, must be at most 2",
-                name, ranks.size());
+      if (ranks.size() <= 2) continue;
+      throw user_error(
+          "grid.layout: {} pipeline ranks would hold the parameter '{}', but gradients are summed "
+          "over 2 at most; give a layout in which MTP layers (m) are in one stage, with a tied "
+          "head in that of the loss (L)",
+          ranks.size(), name);
     }
   }
 
@@ -260,9 +265,6 @@ void refuse_without_pipeline(const PlanSpec& spec) {
                      what, remedy);
   };
   if (spec.inference) refuse("inference", "use moe.infer without a grid");
-  if (clip_norm(spec.optimizer) > 0) {
-    refuse("optimizer.clip_norm, the norm of the gradients of all ranks,", "omit it");
-  }
   if (spec.pipeline.shape.placing != pipeline::Placing::kTwoWay) return;
   constexpr const char* kRemedy = "take a schedule in which one pipeline rank holds a stage";
   if (spec.model->bias_balance.rate > 0) {
@@ -275,6 +277,17 @@ void refuse_without_pipeline(const PlanSpec& spec) {
   }
 }
 
+/// Adds the scaling of gradients by their norm over all pipeline ranks.
+void add_clipping(const PlanSpec& spec, UnrolledStep& step, int64_t rank) {
+  const double norm = clip_norm(spec.optimizer);
+  if (norm <= 0) return;
+  const PipelinePlace place = {rank, spec.pipeline_ranks(),
+                               [&](int64_t other) { return Neighbours(spec, rank, 0).far(other); }};
+  const LaneId lane = step.program.schedule.lane(name_of(spec.system.sync.lane));
+  clip_over_ranks(step, norm, spec.model->grid(spec.num_ranks), lane, place);
+  add_handoff_lanes(step.program.graph, step.program.schedule, rank);
+}
+
 /// Returns the program of each pipeline rank.
 std::vector<ScheduledGraph> programs_of(const PlanSpec& spec, std::vector<StageReport>& reports) {
   refuse_without_pipeline(spec);
@@ -283,7 +296,8 @@ std::vector<ScheduledGraph> programs_of(const PlanSpec& spec, std::vector<StageR
   const int64_t chunks = two_way ? 2 : shape.stages / shape.ranks;
   const std::vector<Model> stages = split_stages(*spec.model, spec.pipeline.layers);
   const SharedParams shared(stages, shape, chunks);
-  const StepSpec step = step_of(spec);
+  StepSpec step = step_of(spec);
+  std::visit([](auto& optimizer) { optimizer.clip = {}; }, step.optimizer);  // add_clipping()
   const Cluster part = spec.rank_cluster();
   std::vector<ScheduledGraph> programs;
   for (int64_t rank = 0; rank < shape.ranks; ++rank) {
@@ -305,6 +319,7 @@ std::vector<ScheduledGraph> programs_of(const PlanSpec& spec, std::vector<StageR
       own.push_back({std::move(graph), std::move(schedule)});
     }
     UnrolledStep all = unroll(own, spec.pipeline.turns[static_cast<size_t>(rank)]);
+    add_clipping(spec, all, rank);
     Schedule& schedule = all.program.schedule;
     order_slots(all.program.graph, schedule, all.turns);
     schedule = pipelines.back().schedule_step(all.program.graph, std::move(schedule), all.turns);

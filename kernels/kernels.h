@@ -347,7 +347,8 @@ struct KernelTable {
 
   /// loss[0] (double) = scale * sum over t of -log softmax(logits[t,:])[target[t]]. logits is
   /// [tokens,vocab], with `pitch` elements from row to row. With `gradient`, logits is overwritten
-  /// by its gradient, scale * (softmax - onehot), and what lies between two rows by 0.
+  /// by its gradient, scale * (softmax - onehot), and what lies between two rows by 0. A row with a
+  /// negative target has no loss, and the gradient 0.
   void (*cross_entropy)(double* loss, T* logits, const int32_t* target, double scale, bool gradient,
                         int64_t tokens, int64_t vocab, int64_t pitch, Stream);
 

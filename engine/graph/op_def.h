@@ -88,7 +88,7 @@ enum class BasicOp : uint8_t {
   kGeluDx
 };
 /// Which loss the first output of an op is.
-enum class Loss : uint8_t { kNone, kModel, kBalance, kZ };
+enum class Loss : uint8_t { kNone, kModel, kBalance, kZ, kMtp };
 /// Which rate of a device limits the op at usual sizes; calibration fits each rate to the ops that
 /// it limits, and uses no op of kNone.
 enum class Bound : uint8_t { kNone, kFlops, kBytes };

@@ -32,14 +32,19 @@ struct Embedding {
   int64_t hidden = 0;
   bool positions = true;
   double scale = 1;
+  int64_t ahead = 0;
 };
 constexpr auto fields_of(const Embedding*) {
   return field_table<Embedding>(
       field("hidden", &Embedding::hidden, "width of the model").from(1, 1 << 20).must(),
       field("positions", &Embedding::positions, "adds a learned vector per position"),
-      field("scale", &Embedding::scale, "factor of the output"));
+      field("scale", &Embedding::scale, "factor of the output"),
+      field("ahead", &Embedding::ahead,
+            "of an MTP layer: of the ids so many places further on, by the matrix of the embedding "
+            "before, and without positions; beyond the end of a sequence of id 0")
+          .from(0, 4096));
 }
-/// wte [V,d], wpe [S,d] with positions -> embed, embed.scale.
+/// wte [V,d], wpe [S,d] with positions -> embed, embed.scale; neither is declared with ahead.
 TensorId embedding(ModelBuilder& b, const In& in, const Embedding& o);
 
 struct Layernorm {
@@ -310,14 +315,22 @@ struct Head {
   static constexpr auto kTensors = kNone;
   bool tied = true;
   double scale = 1;
+  int64_t ahead = 0;
+  double factor = 1;
 };
 constexpr auto fields_of(const Head*) {
   return field_table<Head>(
       field("tied", &Head::tied, "the matrix of the embedding is that of the head"),
-      field("scale", &Head::scale, "factor of the logits"));
+      field("scale", &Head::scale, "factor of the logits"),
+      field("ahead", &Head::ahead,
+            "of an MTP layer, by the matrix of the head before: how many tokens further on it "
+            "predicts than that")
+          .from(0, 4096),
+      field("factor", &Head::factor, "of an MTP layer: factor of its loss").from(0, 1e6));
 }
 /// The loss is the sum of the cross entropy divided by the tokens of all ranks: head.w [V,d] unless
-/// tied -> head, head.scale, loss.
+/// tied -> head, head.scale, loss. That of MTP layer k = ahead, mtp<k>.loss (op mtp_loss), is
+/// factor times the mean over the tokens that have a target: the last k of a sequence have none.
 TensorId head(ModelBuilder& b, const In& in, const Head& o);
 
 /// Returns factor * x + residual (either may be absent: factor 1, residual not valid).

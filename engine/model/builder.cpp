@@ -179,6 +179,17 @@ TensorId ModelBuilder::own_ids() {
   return own_ids_;
 }
 
+TensorId ModelBuilder::ahead(std::string_view name, TensorId tokens, int64_t by, int64_t fill) {
+  if (by == 0) return tokens;
+  if (by >= spec_.seq) {
+    throw user_error("model.seq = {}: MTP layer {} predicts no token of it; give a longer sequence",
+                     spec_.seq, by);
+  }
+  // In no block, as in own_parts().
+  return graph_.out(
+      graph_.add_op("tokens_ahead", std::string(name), {tokens}, {{"by", by}, {"fill", fill}}));
+}
+
 TensorId ModelBuilder::own_parts(std::string_view name, TensorId x, int64_t axis, Axis from,
                                  Axis to) {
   const Group group = grid_.over(from, to);

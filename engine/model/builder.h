@@ -23,6 +23,9 @@ class ModelBuilder {
   const Grid& grid() const { return grid_; }
   TensorId ids() const { return ids_; }
   TensorId targets() const { return targets_; }
+  /// Returns ids() or targets() `by` places further on in their sequences, and `fill` beyond the
+  /// ends; with by = 0 the tokens themselves. Throws UserError where no token is left.
+  TensorId ahead(std::string_view name, TensorId tokens, int64_t by, int64_t fill);
   /// Returns the length of the last axis.
   int64_t width(TensorId x) const { return graph_.tensor(x).shape.back(); }
 

@@ -44,7 +44,13 @@ class StageCut {
   /// of its tensors.
   static constexpr int32_t kEach = -2;
 
+  static bool any_of(const std::vector<TensorId>& tensors, const std::vector<bool>& marked) {
+    return std::any_of(tensors.begin(), tensors.end(),
+                       [&](TensorId t) { return t.valid() && marked[t.index()]; });
+  }
   void find_stages();
+  std::vector<bool> read_by_blocks() const;
+  int32_t stage_behind(const Op& op, const std::vector<bool>& read_by_blocks) const;
   void find_last_readers();
   std::vector<bool> runs_in(int32_t stage) const;
   std::vector<Op> ops_of(int32_t stage) const;
@@ -74,18 +80,16 @@ void StageCut::find_stages() {
     trained[t] = graph_.tensors()[t].kind == TensorKind::kParam;
   }
   std::vector<bool> behind(graph_.tensors().size());  // depends on a block
+  const std::vector<bool> before = read_by_blocks();
   for (size_t i = 0; i < graph_.num_ops(); ++i) {
     const Op& op = graph_.ops()[i];
     if (!op.kind.valid()) continue;
-    const auto any = [&](const std::vector<bool>& marked) {
-      return std::any_of(op.inputs.begin(), op.inputs.end(),
-                         [&](TensorId t) { return t.valid() && marked[t.index()]; });
-    };
+    const auto any = [&](const std::vector<bool>& marked) { return any_of(op.inputs, marked); };
     const bool of_block = op.layer >= 0;
     const bool follows = of_block || any(behind);
     if (any(trained) || of_block) {
       stage_[i] = of_block  ? stage_of_block_[static_cast<size_t>(op.layer)]
-                  : follows ? num_stages_ - 1
+                  : follows ? stage_behind(op, before)
                             : 0;
     }
     if (graph_.def(op).alias_each && !of_block && op.inputs.size() == op.outputs.size()) {
@@ -96,6 +100,30 @@ void StageCut::find_stages() {
       behind[t.index()] = follows;
     }
   }
+}
+
+/// Returns, per tensor, whether a block reads it or what follows from it.
+std::vector<bool> StageCut::read_by_blocks() const {
+  std::vector<bool> read(graph_.tensors().size());
+  for (size_t i = graph_.num_ops(); i-- > 0;) {
+    const Op& op = graph_.ops()[i];
+    if (!op.kind.valid() || (op.layer < 0 && !any_of(op.outputs, read))) continue;
+    for (const TensorId t : op.inputs) {
+      if (t.valid()) read[t.index()] = true;
+    }
+  }
+  return read;
+}
+
+/// Returns the stage of an op in no block that depends on one: the last stage, but where a block
+/// behind reads its result, as MTP layers do that of the last norm, the stage of what it reads.
+int32_t StageCut::stage_behind(const Op& op, const std::vector<bool>& read_by_blocks) const {
+  if (!any_of(op.outputs, read_by_blocks)) return num_stages_ - 1;
+  int32_t stage = 0;
+  for (const TensorId t : op.inputs) {
+    if (t.valid()) stage = std::max(stage, stage_of(t));
+  }
+  return stage;
 }
 
 void StageCut::find_last_readers() {
@@ -211,6 +239,13 @@ int64_t num_blocks(const Model& model) {
   int32_t last = -1;
   for (const Op& op : model.forward.ops()) last = std::max(last, op.layer);
   return last + 1;
+}
+
+int64_t num_mtp_layers(const Model& model) {
+  const Graph& graph = model.forward;
+  return std::count_if(graph.ops().begin(), graph.ops().end(), [&](const Op& op) {
+    return op.kind.valid() && graph.def(op).loss == Loss::kMtp;
+  });
 }
 
 }  // namespace moe

@@ -2,7 +2,9 @@
 // op cannot be cut into parts: the loss is one sum, and no op adds up the losses of parts. Where
 // ranks have a part of the vocabulary each, vocabulary_sums gives what a row of the loss needs of
 // each part (Shoeybi et al. 2019, arXiv 1909.08053, section 3), and cross_entropy_split computes
-// the loss from those of all parts. These two are computed on the CPU.
+// the loss from those of all parts. These two are computed on the CPU. A row without a target has
+// no loss: its target is negative, and -2 or less in cross_entropy_split, where -1 is a token of
+// another part. The losses of MTP layers are the same under other names.
 #include <cmath>
 
 #include "engine/ops/defs.h"
@@ -86,12 +88,12 @@ constexpr auto run_split = []<class T>(const KernelCall<T>& c) {
       target += static_cast<double>(sums[2 * p + 1]);
     }
     const double all = most + std::log(sum);
-    loss += all - target;
+    const int32_t own = c.in_i32(1)[r];
+    if (own >= -1) loss += all - target;
     const T* const x = c.in(0) + r * cols;
     T* const dx = c.out(1) + r * cols;
-    const int32_t own = c.in_i32(1)[r];
     for (int64_t i = 0; i < cols; ++i) {
-      const double p = std::exp(static_cast<double>(x[i]) - all);
+      const double p = own < -1 ? 0 : std::exp(static_cast<double>(x[i]) - all);
       dx[i] = static_cast<T>(scale * (i == own ? p - 1 : p));
     }
   }
@@ -132,8 +134,9 @@ const OpDef kCrossEntropySplit = {
 const OpDef kCrossEntropy = {
     .name = "cross_entropy",
     .doc =
-        "loss = attr scale * sum of -log softmax(logits)[target], and its gradient dlogits; with "
-        "attr cols only of the first cols columns, and the gradient of the others is 0",
+        "loss = attr scale * sum of -log softmax(logits)[target] over rows with a target of 0 or "
+        "more, and its gradient dlogits; with attr cols only of the first cols columns, and the "
+        "gradient of the others is 0",
     .inputs = {{"logits", Role::kScores}, {"targets", Role::kIds}},
     .outputs = {{"loss"}, {"dlogits"}},
     .infer = infer,
@@ -142,5 +145,23 @@ const OpDef kCrossEntropy = {
     .loss = Loss::kModel,
     .may_alias = {{1, 0}},
     .run = any_type(run)};
+
+namespace {
+
+/// Returns `def` as the loss of MTP layer number attr depth, from 1.
+OpDef of_mtp_layer(OpDef def, const char* name, const char* doc) {
+  def.name = name;
+  def.doc = doc;
+  def.loss = Loss::kMtp;
+  return def;
+}
+
+}  // namespace
+
+const OpDef kMtpLoss =
+    of_mtp_layer(kCrossEntropy, "mtp_loss", "cross_entropy of MTP layer number attr depth");
+
+const OpDef kMtpLossSplit = of_mtp_layer(kCrossEntropySplit, "mtp_loss_split",
+                                         "cross_entropy_split of MTP layer number attr depth");
 
 }  // namespace moe::ops

@@ -23,7 +23,7 @@ namespace moe::ops {
   X(GatherLoads) X(SlotRows) X(Place) X(Commit) X(CopyExperts) X(ReturnGradients) X(SumResidents) \
   X(Migrate) X(ExpectExperts) X(PlaceExpected) X(FineTune) X(SwapIn) X(ExpertLoad) X(BalanceLoss) \
   X(ZLoss) X(BalanceBias) X(Adamw) X(Round) X(Send) X(Receive) X(SumCopies) X(StandIn) \
-  X(StandInBack)
+  X(StandInBack) X(TokensAhead) X(MtpLoss) X(MtpLossSplit)
 // clang-format on
 
 #define MOE_DECLARE_OP(name) extern const OpDef k##name;

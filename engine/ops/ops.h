@@ -131,7 +131,9 @@
 //   combine_dweight   dy slots choice_slot -> dweight
 //   cross_entropy     logits[T,V] targets -> loss[1] dlogits; attr scale = 1 / global tokens
 //   vocabulary_sums   logits[B,S,V/n] targets[B,S] -> sums[B,S,2]; cross_entropy_split  logits
-//                     targets sums[B,S,2n] -> loss[1] dlogits; attrs scale, copies = n
+//                     targets sums[B,S,2n] -> loss[1] dlogits; attrs scale, copies = n; a row with
+//                     a negative target (split: below -1) has no loss. mtp_loss, mtp_loss_split  the
+//                     same of MTP layer number attr depth, from 1
 //   expert_load       expert[T,K] -> load[E]: choices per expert, dropped ones included. With input
 //                     choice_slot[T,K] and attr capacity = C: choices that got a slot; attrs
 //                     experts, capacity (1), first=1: count only column 0
@@ -147,7 +149,8 @@
 //                     -> y: sums x over the ranks, of which each gets its part along the axis
 //                     gather_rows, scatter_rows, attend with attr context = n: parts of sequences
 //   own_rows          ids[B,S] -> own[B,S/n], or any x with attr axis; own_rows_dw  dy [acc] -> dx;
-//                     attr rows; own_vocabulary  ids -> own; attr vocab: own_part.cpp
+//                     attr rows; own_vocabulary  ids -> own; attr vocab; tokens_ahead  ids ->
+//                     ids; attrs by, fill: own_part.cpp
 //   add_rows          x[..,w's axes] w [residual] -> y; add_rows_dw  dy [acc] -> dw; attr axes
 //   sgd               w v g; attrs lr, momentum; overwrites w and v; with attr sliced=1 only this
 //                     rank's slice of w, where v and g are slices of the group

@@ -118,9 +118,33 @@ constexpr auto run_vocabulary = []<class T>(const KernelCall<T>& c) {
   const auto rows = static_cast<int32_t>(attr_int(c.op, "vocab"));
   const auto first = static_cast<int32_t>(group_of(c.graph, c.op).place(c.rank.rank)) * rows;
   const int64_t n = num_elements(c.in_shape(0));
-  std::transform(c.in_i32(0), c.in_i32(0) + n, c.out_i32(0),
-                 [&](int32_t id) { return id >= first && id < first + rows ? id - first : -1; });
+  std::transform(c.in_i32(0), c.in_i32(0) + n, c.out_i32(0), [&](int32_t id) {
+    if (id < 0) return -2;
+    return id >= first && id < first + rows ? id - first : -1;
+  });
 };
+
+std::vector<TensorSpec> infer_ahead(const Graph& g, const Op& op) {
+  expect_index(g, op, 0, {kAny, kAny});
+  const Shape& ids = shape(g, op, 0);
+  if (expect_attr(op, "by", 1) < ids[1]) return {{ids, DType::kI32}};
+  throw user_error("op '{}' (tokens_ahead): attribute 'by' = {}, allowed: less than the {} tokens",
+                   op.name, attr_int(op, "by"), ids[1]);
+}
+
+constexpr auto run_ahead = []<class T>(const KernelCall<T>& c) {
+  const Shape& ids = c.in_shape(0);
+  const int64_t by = attr_int(c.op, "by");
+  for (int64_t b = 0; b < ids[0]; ++b) {
+    int32_t* const row = c.out_i32(0) + b * ids[1];
+    std::copy_n(c.in_i32(0) + b * ids[1] + by, ids[1] - by, row);
+    std::fill_n(row + ids[1] - by, by, static_cast<int32_t>(attr_int(c.op, "fill")));
+  }
+};
+
+std::vector<AxisTuple> by_sequence(const Graph&, const Op&) {
+  return {{{0}, {0}}};
+}
 
 std::vector<AxisTuple> along_batch(const Graph&, const Op& op) {
   if (attr_int(op, "axis", 1) == 0) return {};
@@ -160,8 +184,8 @@ const OpDef kOwnRowsDw = {
 const OpDef kOwnVocabulary = {
     .name = "own_vocabulary",
     .doc =
-        "ids less the first of the attr vocab ids that the rank has by its place in the group, or "
-        "-1 for those of other ranks; attrs group, stride",
+        "ids less the first of the attr vocab ids that the rank has by its place in the group, -1 "
+        "for those of other ranks and -2 for negative ones; attrs group, stride",
     .inputs = {{"ids", Role::kIds}},
     .outputs = {{"own", Role::kIds}},
     .infer = infer_vocabulary,
@@ -169,6 +193,18 @@ const OpDef kOwnVocabulary = {
     .gradient = no_gradient,
     .axes = along_batch,
     .run = any_type(run_vocabulary),
+    .on_host = always};
+
+const OpDef kTokensAhead = {
+    .name = "tokens_ahead",
+    .doc = "ids attr by places further on in their sequences, and attr fill beyond the ends",
+    .inputs = {{"ids", Role::kIds}},
+    .outputs = {{"ahead", Role::kIds}},
+    .infer = infer_ahead,
+    .work = work_moves,
+    .gradient = no_gradient,
+    .axes = by_sequence,
+    .run = any_type(run_ahead),
     .on_host = always};
 
 }  // namespace moe::ops

@@ -189,21 +189,9 @@ Joined Joiner::in_order() {
     now[op.index()] = graph.append(std::move(all_.graph.op(op)));
     joined.orders.lanes[schedule.lane_of[op.index()].index()].push_back(now[op.index()]);
   }
-  const auto reorder = [&](auto& values) {
-    if (values.empty()) return;
-    auto old = values;
-    for (size_t i = 0; i < old.size(); ++i) values[now[i].index()] = std::move(old[i]);
-  };
-  reorder(schedule.lane_of);
-  reorder(schedule.priority);
-  reorder(schedule.chunk_bytes);
-  reorder(schedule.chunk_stage);
-  const auto renumber = [&](OpId& op) { op = now[op.index()]; };
-  for (OrderEdge& edge : schedule.order_edges) renumber(edge.from), renumber(edge.to);
-  for (Hold& hold : schedule.holds) renumber(hold.from), renumber(hold.until);
-  for (Setting& setting : schedule.settings) renumber(setting.op);
+  renumber(schedule, now);
   for (std::vector<OpId>& ops : ops_) {
-    for (OpId& op : ops) renumber(op);
+    for (OpId& op : ops) op = now[op.index()];
   }
   joined.ops = std::move(ops_);
   return joined;

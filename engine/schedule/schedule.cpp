@@ -109,6 +109,22 @@ void Schedule::share_exclusively(std::vector<LaneId> shared, std::string stage) 
   exclusive.push_back({std::move(shared), std::move(stage)});
 }
 
+void renumber(Schedule& schedule, std::span<const OpId> now) {
+  const auto reorder = [&](auto& values) {
+    if (values.empty()) return;
+    auto old = values;
+    for (size_t i = 0; i < old.size(); ++i) values[now[i].index()] = std::move(old[i]);
+  };
+  reorder(schedule.lane_of);
+  reorder(schedule.priority);
+  reorder(schedule.chunk_bytes);
+  reorder(schedule.chunk_stage);
+  const auto rename = [&](OpId& op) { op = now[op.index()]; };
+  for (OrderEdge& edge : schedule.order_edges) rename(edge.from), rename(edge.to);
+  for (Hold& hold : schedule.holds) rename(hold.from), rename(hold.until);
+  for (Setting& setting : schedule.settings) rename(setting.op);
+}
+
 const Exclusive* exclusive_with(const Schedule& schedule, LaneId lane) {
   for (const Exclusive& group : schedule.exclusive) {
     if (std::find(group.lanes.begin(), group.lanes.end(), lane) != group.lanes.end()) return &group;

@@ -137,6 +137,9 @@ constexpr auto fields_of(const Schedule*) {
                        &Schedule::holds, &Schedule::exclusive, &Schedule::log, &Schedule::settings);
 }
 
+/// Gives the ops of a schedule other numbers. now: indexed by op, its new number, each once.
+void renumber(Schedule& schedule, std::span<const OpId> now);
+
 /// Returns the exclusive set that contains `lane`; null if there is none.
 const Exclusive* exclusive_with(const Schedule& schedule, LaneId lane);
 

@@ -28,6 +28,10 @@ void cross_entropy(double* loss, float* logits, const int32_t* target, double sc
                    int64_t tokens, int64_t vocab, int64_t pitch, Stream) {
   double total = 0;
   for (int64_t t = 0; t < tokens; ++t, logits += pitch) {
+    if (target[t] < 0) {
+      if (gradient) std::fill_n(logits, pitch, 0.0f);
+      continue;
+    }
     const float top = max_of(vocab, [&](int64_t i, auto lanes) {
       return keep(load(logits + i, lanes), lanes, -__builtin_inff());
     });

@@ -600,6 +600,10 @@ void cross_entropy(double* loss, double* logits, const int32_t* target, double s
                    int64_t tokens, int64_t vocab, int64_t pitch, Stream) {
   *loss = 0;
   for (int64_t t = 0; t < tokens; ++t, logits += pitch) {
+    if (target[t] < 0) {
+      if (gradient) std::fill_n(logits, pitch, 0.0);
+      continue;
+    }
     const double top = *std::max_element(logits, logits + vocab);
     double sum = 0;
     for (int64_t v = 0; v < vocab; ++v) sum += std::exp(logits[v] - top);

@@ -60,7 +60,8 @@ __global__ void __launch_bounds__(kLogitThreads<T>, 1024 / kLogitThreads<T>)
     T* const packs = row - begin;
     T* const from = kHeld ? reinterpret_cast<T*>(held) : packs;
     // Read before the barriers, after which other threads write the gradient.
-    const float at_target = thread == 0 ? load<1>(row + target[t]).at[0] : 0;
+    const bool counts = target[t] >= 0;
+    const float at_target = thread == 0 && counts ? load<1>(row + target[t]).at[0] : 0;
 
     // Each thread adds its packs as they arrive, relative to the largest number that it has seen.
     float top = kLowest, sum = 0;
@@ -92,10 +93,10 @@ __global__ void __launch_bounds__(kLogitThreads<T>, 1024 / kLogitThreads<T>)
     const float own_top = top;
     top = block_max(top, shared);
     sum = block_sum(sum * fast_exp2((own_top - top) * kLog2E), shared);
-    if (thread == 0)
+    if (thread == 0 && counts)
       loss += scale * (log(static_cast<double>(sum)) + (static_cast<double>(top) - at_target));
     if (gradient) {
-      const float slope = factor / sum;
+      const float slope = counts ? factor / sum : 0;
       if (single < end)
         store(packs + single, Numbers<1>{{power(load<1>(from + single).at[0]) * slope}});
       for (int at = first + thread * N; at < last; at += kStep) {
@@ -107,7 +108,8 @@ __global__ void __launch_bounds__(kLogitThreads<T>, 1024 / kLogitThreads<T>)
       }
       for (int64_t c = count + thread; c < stride; c += kThreadsOf) store(row + c, Numbers<1>{});
       __syncthreads();
-      if (thread == 0) store(row + target[t], Numbers<1>{{power(at_target) * slope - factor}});
+      if (thread == 0 && counts)
+        store(row + target[t], Numbers<1>{{power(at_target) * slope - factor}});
     }
     __syncthreads();  // until here, threads read what is held
   }

@@ -22,7 +22,7 @@ for i, name in ipairs { "places", "fields", "policies", "experiments", "choices"
   "effects", "scripts", "lists", "limits", "machine", "collectives", "configs", "op_time",
   "routing", "wrong",
   "engine/edits", "engine/disciplines", "engine/micro_batches", "engine/weights",
-  "engine/dispatchers", "engine/mesh", "engine/pairs", "engine/pipelines",
+  "engine/dispatchers", "engine/mesh", "engine/mtp", "engine/pairs", "engine/pipelines",
   "engine/pipeline_ranks", "engine/timelines", "engine/stand_ins",
   "formats/formats", "formats/loads", "formats/logs", "run/bundle", "run/infer", "run/runs",
   "run/journal", "figures/page", "figures/charts", "figures/sensitivity", "search/explore",

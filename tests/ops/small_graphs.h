@@ -91,6 +91,11 @@ graph split ranks=1
 %17 = gather_rows(%16) {axis=2} all_sums forward head
 %18, %19 = cross_entropy_split(%14, %15, %17) {scale=0.1, copies=1} loss forward head
 %20 = own_rows(%0) {axis=1} rows forward gate
+%22 = tokens_ahead(%1) {by=1, fill=-1} ahead forward head
+%23 = own_vocabulary(%22) {vocab=7} own_ahead forward head
+%24 = vocabulary_sums(%14, %23) ahead_sums forward head
+%25, %26 = mtp_loss_split(%14, %23, %24) {scale=0.2, copies=1, depth=1} mtp1 forward head
+%27, %28 = mtp_loss(%14, %22) {scale=0.3, depth=2} mtp2 forward head
 )"};
 }
 

@@ -96,7 +96,6 @@ typename Rank<T>::Launch Rank<T>::make_launch(LaneId lane, OpId id) {
   }
   if (def.loss != Loss::kNone) {
     launch.loss = static_cast<const double*>(buffers_.at(op.outputs[0]));
-    launch.of_router = def.loss != Loss::kModel;
   }
   launch.predicts = options_.infer.keep_predictions && def.loss == Loss::kModel;
   launch.offloads = records_offload(plan_, id);
@@ -157,6 +156,7 @@ void Rank<T>::start_step() {
   report_.placements.clear();
   report_.offloads.clear();
   report_.router_losses.clear();
+  report_.mtp_losses.clear();
   for (Lane& lane : lanes_) {
     lane.spans.clear();
     lane.behind = 0;
@@ -290,13 +290,7 @@ void Rank<T>::call_kernel(Launch& launch, const ProgramRun& spec) {
 template <class T>
 Nanoseconds Rank<T>::after(Launch& launch, LaneId lane, const ProgramRun& spec, Nanoseconds ready,
                            Nanoseconds cpu_before) {
-  if (launch.of_router) {
-    const Op& op = plan_.graph.op(launch.op);
-    const bool is_z = plan_.graph.def(op).loss == Loss::kZ;
-    report_.router_losses.push_back({op.layer, is_z, *launch.loss});
-  } else if (launch.loss != nullptr) {
-    report_.stats.loss += *launch.loss;  // of each micro-batch, in ascending order
-  }
+  if (launch.loss != nullptr) add_loss(plan_.graph, launch.op, *launch.loss, report_);
   if (launch.record && spec.train) {
     launch.record->template capture<T>(plan_.graph, launch.op,
                                        [this](TensorId t) { return buffers_.at(t); });

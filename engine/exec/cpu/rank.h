@@ -88,8 +88,7 @@ class Rank {
     Gate gate;                           // of a gate op
     std::unique_ptr<GateRecord> record;  // of a gate op: holds a copy of its outputs
     PlacementFunction place;             // of a place op
-    const double* loss = nullptr;  // of an op that computes a loss, the router's or the model's
-    bool of_router = false;
+    const double* loss = nullptr;        // of an op that computes a loss (OpDef::loss)
     bool predicts = false;
     bool offloads = false;
     Update update;

@@ -33,11 +33,7 @@ RankReport DeviceRank::report(const ProgramRun& spec, kernels::Event start) {
     if (def.loss != Loss::kNone) {
       const Op& op = plan_.graph.op(step.op);
       const double loss = *static_cast<const double*>(device_buffers_.host(op.outputs[0]));
-      if (def.loss == Loss::kModel) {
-        report.stats.loss += loss;
-      } else {
-        report.router_losses.push_back({op.layer, def.loss == Loss::kZ, loss});
-      }
+      add_loss(plan_.graph, step.op, loss, report);
     }
   }
   for (std::vector<Span>& lane : report.spans) {  // in the order of begins

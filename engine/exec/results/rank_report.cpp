@@ -25,6 +25,26 @@ std::span<std::byte> placement_bytes(const PlacedLayer& layer, const RankBuffers
 
 }  // namespace
 
+void add_loss(const Graph& graph, OpId op, double loss, RankReport& report) {
+  switch (const Loss kind = graph.def(op).loss; kind) {
+    case Loss::kNone:
+      break;
+    case Loss::kModel:
+      report.stats.loss += loss;
+      break;
+    case Loss::kMtp: {
+      const auto depth = static_cast<size_t>(attr_int(graph.op(op), "depth", 1));
+      report.mtp_losses.resize(std::max(report.mtp_losses.size(), depth));
+      report.mtp_losses[depth - 1] += loss;
+      break;
+    }
+    case Loss::kBalance:
+    case Loss::kZ:
+      report.router_losses.push_back({graph.op(op).layer, kind == Loss::kZ, loss});
+      break;
+  }
+}
+
 Peers::Peers(Processes& processes, const Plan& plan,
              const std::vector<PersistentTensors>& persistents, const RankBuffers& own,
              Bytes element_bytes)

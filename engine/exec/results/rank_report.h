@@ -27,6 +27,7 @@ struct RankReport {
   std::vector<std::vector<Span>> spans;  // indexed by lane
   std::vector<const GateRecord*> gates;  // valid until the rank's next step
   std::vector<RouterLoss> router_losses;
+  std::vector<double> mtp_losses;           // by MTP layer
   std::vector<OffloadRecord> offloads;      // in layer order, of layers with offloaded experts
   std::vector<int32_t> predictions;         // [tokens], with InferOptions::keep_predictions
   std::vector<PlacementRecord> placements;  // not sent to rank 0: the same on all ranks
@@ -38,11 +39,15 @@ constexpr auto fields_of(const RankReport*) {
   return field_table<RankReport>(
       carried(&RankReport::stats), carried(&RankReport::spans),
       internal(&RankReport::gates, "sent separately, into records of the plan's gates"),
-      carried(&RankReport::router_losses), carried(&RankReport::offloads),
-      carried(&RankReport::predictions),
+      carried(&RankReport::router_losses), carried(&RankReport::mtp_losses),
+      carried(&RankReport::offloads), carried(&RankReport::predictions),
       internal(&RankReport::placements, "they are the same on all ranks"),
       carried(&RankReport::policy_failure), carried(&RankReport::gradients));
 }
+
+/// Adds the loss that an op (OpDef::loss) has computed of a micro-batch; those of a kind and layer
+/// are added up in the order of the calls.
+void add_loss(const Graph& graph, OpId op, double loss, RankReport& report);
 
 /// The ranks of the other processes of a job, as rank 0 uses them: their reports and, on request, a
 /// copy of their memory that persists across steps. All functions are collective, and throw

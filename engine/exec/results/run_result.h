@@ -110,6 +110,8 @@ struct RunResult {
   std::vector<double> load_imbalance;
   /// Cross entropy of each step, as the mean over the global batch, before the step's update.
   std::vector<double> losses;
+  /// [step][MTP layer]: what is added to the cross entropy, with its factor.
+  std::vector<std::vector<double>> mtp_losses;
   std::vector<std::vector<MoeStats>> moe;  // [step][layer]
   double eval_loss = 0;                    // valid when the run was not stopped
   /// [step][token of all ranks]: the most probable next token, with InferOptions::keep_predictions.
@@ -139,6 +141,8 @@ constexpr auto fields_of(const RunResult*) {
       field("provenance", &RunResult::provenance, "simulated, emulated or measured"),
       field("metrics", &RunResult::metrics, "times of every step"),
       field("losses", &RunResult::losses, "cross entropy of every step, before its update"),
+      field("mtp_losses", &RunResult::mtp_losses,
+            "[step][MTP layer]: what is added to the cross entropy, with mtp_factor"),
       field("moe", &RunResult::moe, "[step][layer], moe.MoeStats each"),
       field("eval_loss", &RunResult::eval_loss, "mean loss on held-out batches"),
       field("grad_l2", &RunResult::grad_l2,

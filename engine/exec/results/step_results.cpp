@@ -136,6 +136,11 @@ void add_step(const FinishedStep& step, std::vector<LinkSpan> links, RunResult& 
   add_timeline(step, std::move(links), result);
   add_routing(step, result);
   result.losses.push_back(loss);
+  std::vector<double>& mtp = result.mtp_losses.emplace_back();
+  for (const RankReport& report : step.reports) {
+    mtp.resize(std::max(mtp.size(), report.mtp_losses.size()));
+    for (size_t i = 0; i < report.mtp_losses.size(); ++i) mtp[i] += report.mtp_losses[i];
+  }
   std::vector<RankStats>& ranks = result.ranks.emplace_back();
   for (const RankReport& report : step.reports) ranks.push_back(report.stats);
   if (step.spec.measure_gradients) add_gradients(step, result);

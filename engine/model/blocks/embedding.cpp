@@ -6,9 +6,13 @@ namespace moe::blocks {
 TensorId embedding(ModelBuilder& b, const In&, const Embedding& o) {
   using Init = ParamInfo::Init;
   b.begin_segment(Segment::kEmbed);
-  const TensorId wte = b.parameter("wte", {b.spec().vocab, o.hidden}, Init::kUniform, b.split(0));
+  const TensorId wte =
+      o.ahead > 0 ? b.declared("wte")
+                  : b.parameter("wte", {b.spec().vocab, o.hidden}, Init::kUniform, b.split(0));
+  const std::string mtp = o.ahead > 0 ? fmt::format("mtp{}.", o.ahead) : "";
+  const TensorId all = b.ahead(mtp + "embed.ahead", b.ids(), o.ahead, 0);
   TensorId wpe;
-  if (o.positions) {
+  if (o.positions && o.ahead == 0) {
     // Without cp a rank's own rows are a part of wpe.
     const Held held = b.spec().cp == 1 ? b.split(0) : Held();
     wpe = b.parameter("wpe", {b.spec().seq, o.hidden}, Init::kUniform, held);
@@ -16,9 +20,9 @@ TensorId embedding(ModelBuilder& b, const In&, const Embedding& o) {
   const Attrs store = store_attr(b.spec().dtype);
   TensorId x;
   if (b.spec().ranks_per_share() == 1) {
-    x = b.op("embedding", "embed", {b.ids(), wte, wpe}, store);
+    x = b.op("embedding", "embed", {all, wte, wpe}, store);
   } else {
-    TensorId ids = b.own_parts("embed.parts", b.ids(), 1);
+    TensorId ids = b.own_parts(mtp + "embed.parts", all, 1);
     // A token has a row in one rank's part of the vocabulary.
     if (b.spec().tp > 1) ids = b.own_vocabulary("embed.ids", ids, wte);
     x = b.sum_to_own_rows("embed.sum", b.op("embedding", "embed", {ids, wte}, store));

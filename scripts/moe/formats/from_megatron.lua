@@ -8,6 +8,7 @@ local grid_lib = require "moe.spec.grid"
 local kineto = require "moe.formats.kineto"
 local megatron_arguments = require "moe.formats.megatron_arguments"
 local model_lib = require "moe.spec.model"
+local pipeline_times = require "moe.spec.pipeline_times"
 local plan = require "moe.run.plan"
 local policy = require "moe.spec.policy"
 local schema = require "moe.base.schema"
@@ -52,7 +53,8 @@ local COUNTS = { ["num-layers"] = 1, ["hidden-size"] = 1, ["num-attention-heads"
   ["context-parallel-size"] = 1,
   ["moe-shared-expert-intermediate-size"] = 0, ["moe-router-num-groups"] = 1,
   ["moe-router-group-topk"] = 1, ["num-layers-per-virtual-pipeline-stage"] = 1,
-  ["num-virtual-stages-per-pipeline-rank"] = 1, ["kv-lora-rank"] = 1, ["q-lora-rank"] = 0 }
+  ["num-virtual-stages-per-pipeline-rank"] = 1, ["kv-lora-rank"] = 1, ["q-lora-rank"] = 0,
+  ["mtp-num-layers"] = 0 }
 
 local Arguments = {}
 Arguments.__index = Arguments
@@ -184,13 +186,14 @@ local function router_of(a, k)
   local scores, groups = a:word("moe-router-score-function", "softmax"),
     a:number("moe-router-num-groups", 1)
   local top = a:number("moe-router-group-topk", groups)
+  local before = a:flag "moe-router-pre-softmax"  -- of softmax alone
   local each = groups > 1 and k / top or 1  -- choices of a group that make its score
   if each ~= 1 and each ~= 2 then
     a:fail("moe-router-group-topk", "%d with moe-router-topk = %d: only k and k / 2 are built", top,
       k)
   end
   return { scores = scores, scale = a:number("moe-router-topk-scaling-factor", 1), groups = groups,
-    weight = k > 1 and (scores == "sigmoid" or not a:flag "moe-router-pre-softmax") and "renorm"
+    weight = k > 1 and (scores == "sigmoid" or not before) and "renorm"
       or "prob", top_groups = top, group_score = each == 2 and "top2" or "max" }
 end
 
@@ -200,6 +203,7 @@ local function set_attention(a, fields, head_dim)
     fields.kv_rank, fields.q_rank = a:number("kv-lora-rank", 32), a:number("q-lora-rank", 0)
     fields.nope, fields.rotary = a:number("qk-head-dim", 128), a:number("qk-pos-emb-head-dim", 64)
     fields.value_dim, fields.rope_form = a:number("v-head-dim", 128), "interleaved"
+    for _, name in ipairs { "kv-channels", "qk-layernorm" } do a.read[name] = true end
     local scaling = a:number("rotary-scaling-factor", 40)
     if a:word("rope-type", "yarn") == "yarn" and scaling ~= 1 then
       fields.rope_scaling, fields.rope_factor = "yarn", scaling
@@ -260,6 +264,8 @@ local function model_of(a, t)
   if a:flag "moe-router-enable-expert-bias" then
     fields.bias_balance = { rate = a:number("moe-router-bias-update-rate", 1e-3) }
   end
+  fields.mtp_layers = a:number("mtp-num-layers", 0)
+  if fields.mtp_layers > 0 then fields.mtp_factor = a:number("mtp-loss-scaling-factor", 0.1) end
   local factor = a:number("moe-expert-capacity-factor", false)
   if factor then fields.capacity_factor = factor else fields.capacity = "none" end
   set_attention(a, fields, hidden / heads)
@@ -334,6 +340,11 @@ local function system_of(a, pp, layers)
   local stages = a:number("num-virtual-stages-per-pipeline-rank", false)
   local per = a:number("num-layers-per-virtual-pipeline-stage", false)
   if per then stages = layers / pp / per end
+  local layout = a:word "pipeline-model-parallel-layout"
+  if layout then  -- what is wrong in it the plan says
+    local ok, made = pcall(pipeline_times.pipeline_layout, { layout = layout, ranks = pp })
+    stages = ok and #made.stages / pp or stages
+  end
   if pp > 1 then
     table.insert(passes, stages and stages > 1 and policy.pipelines.interleaved { chunks = stages }
       or policy.pipelines["1f1b"] {})
@@ -344,12 +355,8 @@ local function system_of(a, pp, layers)
   return system.system "megatron_arguments"(passes)
 end
 
--- ignored: gets what is not planned.
-local function optimizer_of(a, ignored)
+local function optimizer_of(a)
   local name, clip = a:word("optimizer", "adam"), a:number("clip-grad", 1)
-  if clip > 0 and a:number("pipeline-model-parallel-size", 1) > 1 then
-    clip, ignored[#ignored + 1] = 0, "clip-grad"  -- needs a norm over pipeline ranks
-  end
   if name == "sgd" then
     return { name = "sgd", lr = a:number("lr", 1e-3), momentum = a:number("sgd-momentum", 0.9),
       clip_norm = clip }
@@ -415,7 +422,7 @@ function M.from_megatron(t)
   local a = read(t.arguments, at)
   check_parts(a)
   local m = { ignored = {} }
-  m.optimizer = optimizer_of(a, m.ignored)
+  m.optimizer = optimizer_of(a)
   local pp
   m.grid, pp = grid_of(a, t.cluster)
   m.model = model_of(a, t)

@@ -426,6 +426,23 @@ function M.fields(config, what, at, stand_in)
   return fields, longest
 end
 
+-- Types whose MTP layers are blocks behind the others, with a model's further tensors of types.lua.
+local MTP = { deepseek_v3 = true, deepseek_v32 = true, kimi_k2 = true, glm4_moe = true }
+
+--- Returns the number of MTP layers of a config, which transformers leaves out. what, at: as in
+--- M.fields, for the error if it has none.
+function M.mtp_layers(config, what, at)
+  local n = config.num_nextn_predict_layers
+  if not MTP[config.model_type] then
+    errors.user(("%s: mtp: where the MTP layers of model_type = '%s' are is not known, only of %s"
+      .. "; omit mtp"):format(what, config.model_type, table.concat(schema.keys_of(MTP), ", ")), at)
+  elseif type(n) ~= "number" or n < 1 then
+    errors.user(("%s: mtp: its num_nextn_predict_layers is %s, so it has no MTP layers; omit mtp")
+      :format(what, n == nil and "missing" or schema.show(n)), at)
+  end
+  return n
+end
+
 --- Returns where the tensors of a model_type are in a checkpoint: name without the block's prefix
 --- -> { names, transposed, interleaved }. whole: the model_type of which it is the language model,
 --- or nil.

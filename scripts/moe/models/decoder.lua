@@ -33,6 +33,10 @@ local M = {
     moe_every = { type = "integer", lo = 1, hi = 4096, default = 1,
       doc = "the last block of each group of this many is an MoE block" },
     tied = flag "whether the head has the matrix of the embedding",
+    mtp_layers = count(0, 64, "MTP layers behind the blocks: layer k predicts k tokens further on "
+      .. "(DeepSeek-V3, arXiv 2412.19437, section 2.2)"),
+    mtp_factor = { type = "number", lo = 0, hi = 1e6, doc = "factor of the mean of the MTP layers' "
+      .. "losses in the loss; default: 0.1 (Megatron-LM's mtp_loss_scaling_factor)" },
     full_every = count(0, 4096,
       "the last block of each group of this many sees all tokens; 0: none"),
     ffns = { type = "string", doc = "a letter per block, d dense and m MoE, in "
@@ -90,6 +94,9 @@ function M.check(m)
   if (m.ffns and m.ffns:sub(1, m.layers):find "d" or m.dense_layers > 0 or m.moe_every > 1)
       and not m.ffn then
     return "ffn: is missing; the model has dense blocks"
+  end
+  if m.mtp_factor and m.mtp_layers == 0 then
+    return "mtp_factor: has no effect without MTP layers; omit it, or give mtp_layers"
   end
 end
 
@@ -198,6 +205,21 @@ local function feed_forward(b, o, i, x)
   return after and added(b, o, "ffn", y, x) or y
 end
 
+-- Adds MTP layer k, whose block is like the last one, and returns its rows. x: the rows of the
+-- depth before, behind the last norm, as Megatron-LM and the published weights have it.
+local function mtp_layer(b, o, k, x, angles)
+  b:block(o.layers + k)
+  local ahead = b:embedding { hidden = o.hidden, positions = false, scale = o.embedding_scale,
+    ahead = k }
+  local both = b:op { kind = "concat", name = "mtp.rows", attrs = { axis = 2 }, inputs = {
+    b:rmsnorm(ahead, { name = "mtp.enorm", eps = o.eps, seg = "head" }),
+    b:rmsnorm(x, { name = "mtp.hnorm", eps = o.eps }) } }
+  x = b:op { kind = "linear", name = "mtp.proj", inputs = { both,
+    b:parameter { name = "mtp.proj.w", shape = { o.hidden, 2 * o.hidden } } } }
+  x = feed_forward(b, o, o.layers, attention(b, o, o.layers, x, angles))
+  return b:rmsnorm(x, { name = "mtp.norm", eps = o.eps, seg = "head" })
+end
+
 function M.build(b, o)
   local x = b:embedding { hidden = o.hidden, positions = false, scale = o.embedding_scale }
   local angles = {}
@@ -213,8 +235,14 @@ function M.build(b, o)
     x = feed_forward(b, o, i, attention(b, o, i, x, angles))
   end
   b:block()
-  b:head(b:rmsnorm(x, { name = "lnf", eps = o.eps, seg = "head" }),
-    { tied = o.tied, scale = o.logit_scale })
+  x = b:rmsnorm(x, { name = "lnf", eps = o.eps, seg = "head" })
+  b:head(x, { tied = o.tied, scale = o.logit_scale })
+  for k = 1, o.mtp_layers do
+    x = mtp_layer(b, o, k, x, angles)
+    b:block()
+    b:head(x, { tied = o.tied, scale = o.logit_scale, ahead = k,
+      factor = (o.mtp_factor or 0.1) / o.mtp_layers })
+  end
 end
 
 return M

@@ -62,6 +62,8 @@ local COMMON = {
   ["gate.bias"] = "mlp.gate.e_score_correction_bias",
   ["ex.fc1.w"] = gated "mlp.experts.%d",
   ["ex.fc2.w"] = "mlp.experts.%d.down_proj.weight",
+  ["mtp.enorm.w"] = "enorm.weight", ["mtp.hnorm.w"] = "hnorm.weight",
+  ["mtp.proj.w"] = "eh_proj.weight", ["mtp.norm.w"] = "shared_head.norm.weight",
 }
 for ours, theirs in pairs { ["attn.q"] = "q_proj", ["attn.k"] = "k_proj", ["attn.v"] = "v_proj",
     ["attn.out"] = "o_proj", ["attn.q_norm"] = "q_norm", ["attn.k_norm"] = "k_norm",

@@ -35,12 +35,13 @@ local function direction_norm(n)
   return math.sqrt(sum)
 end
 
--- Returns the loss of the first step with all that the routers add to it.
+-- Returns the loss of the first step with all that routers and MTP layers add to it.
 local function loss_of(result)
   local loss = result.losses[1]
   for _, layer in ipairs(result.moe[1] or {}) do
     loss = loss + (layer.balance_loss or 0) + (layer.z_loss or 0)
   end
+  for _, more in ipairs(result.mtp_losses[1]) do loss = loss + more end
   return loss
 end
 

@@ -223,6 +223,10 @@ function M.infer(t)
     errors.user("moe.infer.model: has bias_balance, whose biases exist only in training; give a "
       .. "model without it", at)
   end
+  if (c.model.mtp_layers or 0) > 0 then
+    errors.user(("moe.infer.model: has mtp_layers = %d, which exist only in training; give "
+      .. "mtp_layers = 0"):format(c.model.mtp_layers), at)
+  end
   local candidate = candidate_of(c.system, at)
   check_popularity(c, candidate, at)
   check_cluster(c, t, at)

@@ -82,13 +82,14 @@ function M.layouts(t)
     local kind = p.expert and "experts" or "dense"
     elements[kind] = elements[kind] + p.elements
   end
-  local dtype, types = dtypes.of(c.model, target.types_on(c.model, c.cluster))
+  local set = target.types_on(c.model, c.cluster)
+  local dtype, types = dtypes.of(c.model, set)
   local number = { number_bytes.bytes(dtype, c.optimizer, types) }
   local list = {}
   each(schema.merged(default, c.axes), 1, {}, function(fields)
     local ok, made = pcall(function()
       local grid = grid_lib.with(nil, schema.merged(fields, { global_batch = c.global_batch }), at)
-      model_lib.resolve(model_lib.on(c.model, grid), devices)
+      model_lib.resolve(model_lib.on(c.model, grid), devices, set)
       return grid
     end)
     local row = { grid = ok and made or fields }

@@ -321,13 +321,14 @@ local open_models = require "moe.models.open"
 
 -- Returns the constructor of the models of a config.json; its fields replace those of the config.
 -- what: names the model in errors; at: where the config is named; named: the name of its
--- constructor, or nil; how: nil or { like = the model_type as which it is read, stand_in = }.
+-- constructor, or nil; how: nil or FROM's fields.
 local function configured(config, what, at, named, how)
   local whole
   config, whole = configs.language_model(config)
   if how and how.like then config = schema.merged(config, { model_type = how.like }) end
   local fields, longest = configs.fields(config, what, at, how and how.stand_in)
   if not fields then errors.user(("%s: %s"):format(what, longest), at) end
+  if how and how.mtp then fields.mtp_layers = configs.mtp_layers(config, what, at) end
   local base = schema.merged(decoder.defaults, fields)
   local arch = setmetatable(schema.merged(decoder, { name = fields.name, base = base, named = named,
     tensors = configs.tensors(config.model_type, whole) }), architecture_mt)
@@ -353,11 +354,13 @@ local STAND_IN = {
 local FROM = { stand_in = { type = "table", as = "table<string, table>",
   doc = "by the name of a part of attention that does not exist here (linear_attention, mamba, "
     .. "sparse_attention, ..): { flops =, bytes = } of what stands in for it in a simulation" },
+  mtp = { type = "boolean", default = false, doc = "whether the model has the MTP layers of the "
+    .. "config (num_nextn_predict_layers), which transformers leaves out" },
   like = { type = "string", enum = schema.keys_of(configs.TYPES),
   doc = "the model_type whose architecture it is, if its own is not known" } }
 
--- moe.model.from_config(file, { like = }): the constructor of the model of a config.json of Hugging
--- Face.
+-- moe.model.from_config(file, { like =, mtp =, stand_in = }): the constructor of the model of a
+-- config.json of Hugging Face.
 local function from_config(file, how)
   local at = errors.here()
   if type(file) ~= "string" then
@@ -514,7 +517,8 @@ local constructors = {
   proprophet = { of_paper("proprophet", M.PROPROPHET, by_size(proprophet)),
     changing(M.PROPROPHET), "moe.Model", proprophet.doc, assumed = true },
   decoder = { constructor(decoder), decoder.all, "moe.Model", decoder.doc, assumed = true },
-  from_config = { from_config, "(file: string, how?: { like?: string, stand_in?: table })",
+  from_config = { from_config, "(file: string, how?: { like?: string, mtp?: boolean, "
+    .. "stand_in?: table })",
     "fun(t: table): moe.Model",
     "reads a config.json of Hugging Face; returns the constructor of its model" },
 }

@@ -324,7 +324,8 @@ function M.pipeline_layout(t)
   return { stages = stages, of_rank = of_rank }
 end
 
--- Returns how many blocks each stage of c.layout has.
+-- Returns how many blocks each stage of c.layout has, MTP layers among them, and how many of all
+-- are MTP layers.
 local function layers_of(c)
   local ok, layout = pcall(M.pipeline_layout, { layout = c.layout, ranks = c.ranks })
   local why
@@ -333,24 +334,23 @@ local function layers_of(c)
   elseif #layout.stages ~= c.stages then
     why = ("it has %d stages, but the schedule has %d on %d ranks"):format(#layout.stages,
       c.stages, c.ranks)
-  elseif c.layout:find "m" then
-    why = "no model here has MTP layers (m)"
   end
   if why then errors.user("grid.layout: " .. why, c.at, "grid.layout") end
   local layers = core.array {}
-  for i, stage in ipairs(layout.stages) do layers[i] = #stage:gsub("[^t]", "") end
-  return layers
+  for i, stage in ipairs(layout.stages) do layers[i] = #stage:gsub("[^tm]", "") end
+  return layers, #table.concat(layout.stages):gsub("[^m]", "")
 end
 
 --- Returns the turns of a plan: { ranks, stages, micro_batches, placement, rows, layers = the
---- blocks of each stage, or nil: equally many }. c: { schedule = a name or a value, ranks,
---- micro_batches, layout = text or nil, at = the line of the grid }. Raises a user error with all
---- that is wrong in a schedule that is given as a table.
+--- blocks of each stage, or nil: equally many, mtp_layers = how many of them are MTP layers }. c:
+--- { schedule = a name or a value, ranks, micro_batches, layout = text or nil, at = the line of the
+--- grid }. Raises a user error with all that is wrong in a schedule that is given as a table.
 function M.turns(c)
   c.keep_w, c.pair, c.send = 1, { rule = "sum" }, { mode = "async", f = 0, b = 0, links = {} }
   set_rows(c, c.at)
   set_costs(c)
-  local layers = c.layout and layers_of(c) or nil
+  local layers, mtp_layers
+  if c.layout then layers, mtp_layers = layers_of(c) end
   local checked = core.pipeline_times(c)
   if checked.errors then
     local lines = {}
@@ -362,7 +362,8 @@ function M.turns(c)
       #lines > 1 and "s" or "", table.concat(lines, "\n  ")), c.at)
   end
   return { ranks = c.ranks, stages = c.stages, micro_batches = c.micro_batches,
-    placement = c.placement, rows = checked.rows, layers = layers }
+    placement = c.placement, rows = checked.rows, layers = layers,
+    mtp_layers = mtp_layers }
 end
 
 return M

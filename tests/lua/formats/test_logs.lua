@@ -74,7 +74,14 @@ test("a run of Megatron-LM becomes a model, a grid and a system", function()
   local ffn = 3 * 64 * math.floor(4 * 64 * 2 / 3 / 64) * 64
   assert(m.model:parameters() == 128 * 64 + attention + norms + ffn + 3 * (8 * ffn + 8 * 64))
   local p = run "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"
-  assert(p.grid.pp == 2 and p.grid.micro_batches == 4)
+  assert(p.grid.pp == 2 and p.grid.micro_batches == 4 and p.optimizer.clip_norm == 1)
+  local mtp = run("--mtp-num-layers 2 --pipeline-model-parallel-size 2 "
+    .. "--pipeline-model-parallel-layout Ettt|tmmL")
+  assert(mtp.model.mtp_layers == 2 and mtp.model.mtp_factor == 0.1)
+  local stages = run("--pipeline-model-parallel-size 2 --kv-channels 8 --multi-latent-attention "
+    .. "--moe-router-pre-softmax --moe-router-score-function sigmoid "
+    .. "--pipeline-model-parallel-layout Et|t|t|tL")
+  assert(stages.system.pipeline.options.chunks == 2)
   local t = run "--tensor-model-parallel-size 2 --context-parallel-size 2 --sequence-parallel"
   assert(t.grid.etp == 2 and t.grid.cp_comm == "p2p")
   t = run "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1 --sequence-parallel"
@@ -98,7 +105,7 @@ test("an argument that is not built, not known or damaged is named", function()
     ["--expert-model-parallel-size 8 --moe-token-dispatcher-type allgather"] =
       "'allgather': no times of it were measured",
     ["--moe-token-dispatcher-type mine"] = "moe-token-dispatcher-type: 'mine' is not known",
-    ["--mtp-num-layers 1"] = "mtp-num-layers: '1': only 0 is built",
+    ["--mtp-num-layers 0.5"] = "mtp-num-layers: '0.5' is not allowed; give a whole number from 0",
     ["--recompute-granularity full --recompute-num-layers 2"] = "recompute-num-layers: only full",
     ["--global-batch-size 24"] = "global-batch-size: 24 is no multiple",
     ["--fp8-format hybrid"] = "fp8-format: products in fp8 here is not built",
