@@ -343,7 +343,7 @@ local function layers_of(c)
 end
 
 --- Returns the turns of a plan: { ranks, stages, micro_batches, placement, rows, layers = the
---- blocks of each stage, or nil: equally many }. c: { schedule = a name or a value, ranks,
+--- blocks of each stage, or nil: equally many, peak = the most activations of each rank }. c: { schedule = a name or a value, ranks,
 --- micro_batches, layout = text or nil, at = the line of the grid }. Raises a user error with all
 --- that is wrong in a schedule that is given as a table.
 function M.turns(c)
@@ -362,7 +362,7 @@ function M.turns(c)
       #lines > 1 and "s" or "", table.concat(lines, "\n  ")), c.at)
   end
   return { ranks = c.ranks, stages = c.stages, micro_batches = c.micro_batches,
-    placement = c.placement, rows = checked.rows, layers = layers }
+    placement = c.placement, rows = checked.rows, layers = layers, peak = checked.peak }
 end
 
 return M
