@@ -49,6 +49,7 @@ StepComposer::StepComposer(std::shared_ptr<const Plan> plan, const Timeline& tim
       graph_(plan_->graph),
       edges_(graph_, plan_->schedule, &plan_->orders),
       order_(order_of(*plan_, edges_, timeline)),
+      producers_(graph_.producers()),
       rows_(rows_of(plan_->spec.pipeline)),
       blocks_(rows_.size()),
       lane_of_(graph_.num_ops()),
@@ -103,11 +104,10 @@ void StepComposer::take_times(const Timeline& timeline) {
 /// Finds the ops behind all turns: updates, sums of gradients, and what follows from them, as far
 /// as no turn waits for them.
 void StepComposer::find_tail() {
-  const std::vector<OpId> producers = graph_.producers();
   for (const OpId id : order_) {
     const Op& op = graph_.op(id);
     const bool follows = std::any_of(op.inputs.begin(), op.inputs.end(), [&](TensorId t) {
-      return t.valid() && producers[t.index()].valid() && tail_[producers[t.index()].index()];
+      return t.valid() && producers_[t.index()].valid() && tail_[producers_[t.index()].index()];
     });
     tail_[id.index()] = follows || op.phase == Phase::kUpdate || op.segment == Segment::kUpdate ||
                         (is_handoff(id) && !attr_string(op, "role").empty());
@@ -148,11 +148,17 @@ void StepComposer::place(OpId id, const Entries& known) {
   const Op& op = graph_.op(id);
   const PipelineSpec& spec = plan_->spec.pipeline;
   const auto rank = static_cast<size_t>(op.pipeline_rank);
-  const int64_t last = spec.shape.stages - 1;
-  int64_t stage = op.segment == Segment::kEmbed ? 0 : last;
-  if (op.layer >= 0) {
+  int32_t layer = op.layer;
+  if (layer < 0 && op.segment != Segment::kEmbed && op.segment != Segment::kHead) {
+    // Every stage has one, such as the angles of positions: it is of its first reader's stage.
+    for (const OpId next : edges_.deps.succs[id.index()]) {
+      layer = std::max(layer, graph_.op(next).phase == op.phase ? graph_.op(next).layer : -1);
+    }
+  }
+  int64_t stage = op.segment == Segment::kEmbed ? 0 : spec.shape.stages - 1;
+  if (layer >= 0) {
     int64_t blocks = spec.layers[0];
-    for (stage = 0; blocks <= op.layer;) blocks += spec.layers[static_cast<size_t>(++stage)];
+    for (stage = 0; blocks <= layer;) blocks += spec.layers[static_cast<size_t>(++stage)];
   }
   const Work work = op.phase == Phase::kForward ? Work::kF : op.is_dw ? Work::kW : Work::kI;
   if (is_handoff(id)) {
@@ -160,14 +166,14 @@ void StepComposer::place(OpId id, const Entries& known) {
     taken_[id.index()] = static_cast<int64_t>(known.at({attr_int(op, "to_stage"), op.micro, work}));
   }
   const auto found = known.find({stage, op.micro, work});
-  const bool late = op.phase == Phase::kUpdate || op.segment == Segment::kUpdate;
+  const bool once = op.phase == Phase::kUpdate || op.segment == Segment::kUpdate;
   int64_t entry = 0;  // of the last op that it waits for
   std::vector<OpId> waits = edges_.deps.preds[id.index()];
   if (before_[id.index()].valid()) waits.push_back(before_[id.index()]);
   for (const OpId p : waits) {
     if (graph_.op(p).pipeline_rank == op.pipeline_rank) entry = std::max(entry, entry_[p.index()]);
   }
-  if (!late && found != known.end() && spec.shape.rank_of(stage, op.micro) == op.pipeline_rank) {
+  if (!once && found != known.end() && spec.shape.rank_of(stage, op.micro) == op.pipeline_rank) {
     entry_[id.index()] = static_cast<int64_t>(found->second);
     if (entry_[id.index()] < entry && graph_.def(op).lane == LaneKind::kCompute) {
       throw user_error(

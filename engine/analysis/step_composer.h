@@ -61,7 +61,8 @@ class StepComposer {
   const std::shared_ptr<const Plan> plan_;
   const Graph& graph_;
   const Precedence edges_;
-  const std::vector<OpId> order_;
+  const std::vector<OpId> order_;           // as they began
+  const std::vector<OpId> producers_;       // by tensor
   std::vector<pipeline::Row> rows_;         // by pipeline rank
   std::vector<std::vector<Block>> blocks_;  // by pipeline rank and entry
   std::vector<size_t> lane_of_;             // by op: a lane of its pipeline rank

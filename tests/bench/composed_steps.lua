@@ -17,23 +17,17 @@ local MODELS = {
       gate = pick { "switch", "top2" }, capacity_factor = 1.25 }
   end,
   mixtral = function(o)
-    return moe.model.mixtral_8x7b { layers = o.layers, hidden = 1024, ffn_hidden = 3584, seq = 1024,
-      batch_per_device = 1, ep = pick { 4, 8 } }
+    return moe.model.mixtral_8x7b { layers = o.layers, hidden = 1024, heads = 16, kv_heads = 4,
+      head_dim = 64, expert_ffn = 3584, seq = 1024, batch_per_device = 1, ep = pick { 4, 8 } }
   end,
 }
-local SYSTEMS = {
-  raf = function(p) return moe.system "raf" { p } end,
-  lancet_dw = function(p) return moe.system "lancet_dw" { moe.pass.dw_schedule {}, p } end,
-  megatron = function(p) return moe.system "megatron" { p } end,
-}
-
 local rows, equal, done, worst, times = {}, 0, 0, 0, {}
 for n = 1, set.plans do
   local o = { layers = 16, model = pick { "gpt2", "mixtral" }, pp = pick { 2, 4 },
     micro = pick { 4, 6, 8, 12, 16, 20, 24, 32 }, system = pick { "raf", "lancet_dw", "megatron" },
     pipeline = pick { "1f1b", "interleaved", "zb_h1", "dualpipev" } }
   local fields = { model = MODELS[o.model](o), cluster = moe.cluster.a100 { nodes = pick { 2, 4 } },
-    system = SYSTEMS[o.system](moe.pipeline[o.pipeline] {}),
+    system = moe.system(o.system) { moe.pipeline[o.pipeline] {} },
     grid = moe.grid { pp = o.pp, micro_batches = o.micro } }
   local began = os.clock()
   local ok, whole = pcall(moe.plan, fields)
