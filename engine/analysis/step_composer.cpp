@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <map>
 #include <tuple>
 
@@ -58,8 +57,8 @@ StepComposer::StepComposer(std::shared_ptr<const Plan> plan, const Timeline& tim
       ns_(graph_.num_ops()),
       tail_(graph_.num_ops()),
       entry_(graph_.num_ops()),
+      layer_(graph_.num_ops()),
       taken_(graph_.num_ops()) {
-  dbg_ = timeline;
   if (plan_->spec.routing != nullptr) {
     throw user_error(
         "detail: 'turns' is not allowed with a routing, under which micro-batches differ; omit it");
@@ -138,6 +137,16 @@ void StepComposer::place_ops() {
       }
     }
   }
+  // What every stage has, such as the angles of positions, is of the layer of what reads it.
+  for (size_t i = 0; i < graph_.num_ops(); ++i) layer_[i] = graph_.ops()[i].layer;
+  for (auto id = order_.rbegin(); id != order_.rend(); ++id) {
+    const Op& reader = graph_.op(*id);
+    for (const TensorId t : reader.inputs) {
+      const OpId p = t.valid() ? producers_[t.index()] : OpId();
+      if (!p.valid() || graph_.op(p).layer >= 0 || graph_.op(p).phase != reader.phase) continue;
+      layer_[p.index()] = std::max(layer_[p.index()], layer_[id->index()]);
+    }
+  }
   for (const OpId op : order_) {
     if (!tail_[op.index()]) place(op, known);
   }
@@ -148,13 +157,7 @@ void StepComposer::place(OpId id, const Entries& known) {
   const Op& op = graph_.op(id);
   const PipelineSpec& spec = plan_->spec.pipeline;
   const auto rank = static_cast<size_t>(op.pipeline_rank);
-  int32_t layer = op.layer;
-  if (layer < 0 && op.segment != Segment::kEmbed && op.segment != Segment::kHead) {
-    // Every stage has one, such as the angles of positions: it is of its first reader's stage.
-    for (const OpId next : edges_.deps.succs[id.index()]) {
-      layer = std::max(layer, graph_.op(next).phase == op.phase ? graph_.op(next).layer : -1);
-    }
-  }
+  const int32_t layer = layer_[id.index()];
   int64_t stage = op.segment == Segment::kEmbed ? 0 : spec.shape.stages - 1;
   if (layer >= 0) {
     int64_t blocks = spec.layers[0];
@@ -275,12 +278,6 @@ Nanoseconds StepComposer::tail_end(const std::vector<std::vector<int32_t>>& last
     const auto ns = static_cast<double>(ns_[id.index()]);
     at += ns;
     end = std::max(end, at);
-    if (getenv("DBG_TURNS"))
-      for (const Span& sp : dbg_.spans)
-        if (sp.op == id && sp.end != static_cast<Nanoseconds>(at)) {
-          fmt::print("tail {} end {} sim {}\n", graph_.op(id).name, at, sp.end);
-          break;
-        }
     if (graph_.def(id).lane == LaneKind::kCompute) {
       busy[static_cast<size_t>(graph_.op(id).pipeline_rank)] += ns;
     }
@@ -306,35 +303,6 @@ ComposedStep StepComposer::compose(const PipelineSpec& many) const {
     }
   }
   const pipeline::Timeline t = pipeline::compose(rows, many.shape, costs);
-  if (getenv("DBG_TURNS")) {
-    std::vector<double> cend(graph_.num_ops(), 0);
-    for (const Span& sp : dbg_.spans)
-      cend[sp.op.index()] = std::max<double>(cend[sp.op.index()], sp.end);
-    for (size_t r = 0; r < rows.size(); ++r)
-      for (size_t e = 0; e < t.ends[r].size(); ++e) {
-        double se = 0;
-        std::string n;
-        for (OpId o : blocks_[r][e].ops)
-          if (lane_of_[o.index()] == 0 && cend[o.index()] >= se) {
-            se = cend[o.index()];
-            n = graph_.op(o).name;
-          }
-        std::string txt;
-        fmt::print("rank {} entry {} end {} sim {} diff {} {}\n", r, e, t.ends[r][e], se,
-                   t.ends[r][e] - se, n);
-        for (size_t l = 1; l < lanes_[r]; ++l) {
-          double le = 0;
-          std::string m;
-          for (OpId o : blocks_[r][e].ops)
-            if (lane_of_[o.index()] == l && cend[o.index()] >= le) {
-              le = cend[o.index()];
-              m = graph_.op(o).name;
-            }
-          if (le > 0 && le != t.ways[r][e][l])
-            fmt::print("   lane {} end {} sim {} {}\n", l, t.ways[r][e][l], le, m);
-        }
-      }
-  }
   std::vector<double> busy = t.busy;
   ComposedStep step{.step_ns = tail_end(last, t, busy)};
   for (const auto& of_rank : t.ways) {

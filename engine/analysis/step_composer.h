@@ -57,7 +57,6 @@ class StepComposer {
   Nanoseconds tail_end(const std::vector<std::vector<int32_t>>& last, const pipeline::Timeline& t,
                        std::vector<double>& busy) const;
 
-  Timeline dbg_;
   const std::shared_ptr<const Plan> plan_;
   const Graph& graph_;
   const Precedence edges_;
@@ -71,6 +70,7 @@ class StepComposer {
   std::vector<Nanoseconds> ns_;             // by op
   std::vector<bool> tail_;                  // by op: whether it is behind all turns
   std::vector<int64_t> entry_;              // by op: its entry, of a handoff that of its sender
+  std::vector<int32_t> layer_;              // by op: its block, or that of what reads it; -1: none
   std::vector<int64_t> taken_;              // by handoff: the entry of its receiver
 };
 

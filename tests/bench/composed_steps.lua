@@ -18,7 +18,7 @@ local MODELS = {
   end,
   mixtral = function(o)
     return moe.model.mixtral_8x7b { layers = o.layers, hidden = 1024, heads = 16, kv_heads = 4,
-      head_dim = 64, expert_ffn = 3584, seq = 1024, batch_per_device = 1, ep = pick { 4, 8 } }
+      head_dim = 64, expert_ffn = 3584, seq = 1024, batch_per_device = 1, ep = 4 }
   end,
 }
 local rows, equal, done, worst, times = {}, 0, 0, 0, {}
