@@ -68,7 +68,8 @@ StepComposer::StepComposer(std::shared_ptr<const Plan> plan, const Timeline& tim
   place_ops();
   connect();
   for (size_t rank = 0; rank < blocks_.size(); ++rank) {
-    for (Block& block : blocks_[rank]) find_ways(rank, block);
+    Found before;
+    for (Block& block : blocks_[rank]) before = find_ways(rank, block, before);
   }
 }
 
@@ -214,11 +215,14 @@ void StepComposer::connect() {
 }
 
 /// Sets the block's paths: for each op the longest way from each lane and arrival to its end.
-void StepComposer::find_ways(size_t rank, Block& block) {
+/// before: what was found of the block before. An op of it for which an op here waits is over with
+/// the lane of the one here, or else with its own.
+StepComposer::Found StepComposer::find_ways(size_t rank, Block& block, const Found& before) {
   const size_t lanes = lanes_[rank];
   const int64_t entry = &block - blocks_[rank].data();
-  std::map<OpId, Ways> ways;
-  std::vector<Ways> ends, given(2, Ways(lanes + 2, Paths::kNone));
+  Found found;
+  auto& [ways, ends] = found;
+  std::vector<Ways> given(2, Ways(lanes + 2, Paths::kNone));
   for (size_t lane = 0; lane < lanes; ++lane) {
     ends.emplace_back(lanes + 2, Paths::kNone)[lane] = 0;
   }
@@ -226,13 +230,15 @@ void StepComposer::find_ways(size_t rank, Block& block) {
     Ways way(lanes + 2, Paths::kNone);
     const size_t lane = lane_of_[id.index()];
     const auto wait = [&](OpId p) {
-      if (const auto found = ways.find(p); found != ways.end()) {
-        way = later(way, found->second);
+      const auto early = before.ways.find(p);
+      if (const auto here = ways.find(p); here != ways.end()) {
+        way = later(way, here->second);
       } else if (graph_.op(p).pipeline_rank != graph_.op(id).pipeline_rank) {
         const size_t arrival = graph_.op(p).phase == Phase::kForward ? 0 : 1;
         if (taken_[p.index()] == entry) way[lanes + arrival] = 0;
-      } else if (entry_[p.index()] == entry - 1 && !is_handoff(p)) {
-        way[lane_of_[p.index()]] = 0;
+      } else if (early != before.ways.end() && !is_handoff(p)) {
+        const Ways& over = before.ends[lane];
+        if (later(over, early->second) != over) way[lane_of_[p.index()]] = 0;
       }
     };
     const bool handoff = is_handoff(id);
@@ -246,12 +252,13 @@ void StepComposer::find_ways(size_t rank, Block& block) {
     ends[lane] = std::move(way);
   }
   block.paths.lanes = lanes;
-  block.paths.delays = std::move(ends);
+  block.paths.delays = ends;
   block.paths.delays.insert(block.paths.delays.end(), given.begin(), given.end());
   for (auto& [op, end] : block.left) {
     end = block.paths.delays.size();
     block.paths.delays.push_back(ways.at(op));
   }
+  return found;
 }
 
 /// Returns when the last op behind the turns ends. last: by pipeline rank and entry, which entry of

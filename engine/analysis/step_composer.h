@@ -46,6 +46,10 @@ class StepComposer {
   /// The entry of each stage, micro-batch and kind of work on its rank.
   using Entries = std::map<std::tuple<int64_t, int64_t, pipeline::Work>, size_t>;
   using Ways = std::vector<double>;  // to an op, from each input of a block
+  struct Found {
+    std::map<OpId, Ways> ways;
+    std::vector<Ways> ends;  // by lane
+  };
 
   bool is_handoff(OpId op) const;
   void take_times(const Timeline& timeline);
@@ -53,7 +57,7 @@ class StepComposer {
   void place_ops();
   void place(OpId op, const Entries& known);
   void connect();
-  void find_ways(size_t rank, Block& block);
+  Found find_ways(size_t rank, Block& block, const Found& before);
   Nanoseconds tail_end(const std::vector<std::vector<int32_t>>& last, const pipeline::Timeline& t,
                        std::vector<double>& busy) const;
 
