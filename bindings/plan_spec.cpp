@@ -436,11 +436,6 @@ double rows_bound_of(Host& host, const Fields& fields, const PlanSpec& spec,
 
 }  // namespace
 
-namespace {
-
-/// Reads the table { ranks, stages, micro_batches, placement, rows = a text per pipeline rank,
-/// layers = the number of blocks of each stage with mtp_layers = those that are MTP layers, or nil:
-/// equally many, and MTP layers in the last }. Each of the rank's turns is a cell of its row.
 PipelineSpec pipeline_of(const Fields& fields, const Model& model) {
   PipelineSpec spec;
   spec.shape = {fields.integer("ranks"), fields.integer("stages"), fields.integer("micro_batches"),
@@ -482,8 +477,6 @@ PipelineSpec pipeline_of(const Fields& fields, const Model& model) {
   }
   return spec;
 }
-
-}  // namespace
 
 PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
                       const std::optional<std::string_view>& program) {

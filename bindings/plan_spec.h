@@ -16,6 +16,10 @@
 #include "engine/profile/rehearsal.h"
 #include "engine/routing/gate_sample.h"
 
+namespace moe {
+class StepComposer;
+}
+
 namespace moe::lua {
 
 /// A gate that a recipe defines. Each thread that calls the gate's functions has its own Lua state,
@@ -77,12 +81,18 @@ struct PlanHandle {
   std::shared_ptr<const PickPolicies> picks;      // list is empty: no picks in Lua
   std::shared_ptr<const LuaPlacement> placement;  // null for no placement or a built-in policy
   AssumedRouting routing;
+  std::shared_ptr<const StepComposer> composer;  // null until a step is composed
 };
 
 ModelSpec model_of(const Fields& model);
 Cluster cluster_of(const Fields& cluster);
 /// Returns the measured times of collectives of a cluster, which replace the closed forms.
 std::map<Collective, InterpolatedTable> tables_of(const Fields& cluster);
+
+/// Reads the table { ranks, stages, micro_batches, placement, rows = a text per pipeline rank,
+/// layers = the number of blocks of each stage with mtp_layers = those that are MTP layers, or nil:
+/// equally many, and MTP layers in the last }. Each of the rank's turns is a cell of its row. Throws UserError for blocks that cannot be spread over the stages.
+PipelineSpec pipeline_of(const Fields& fields, const Model& model);
 
 /// Reads the whole specification at `index`, a table as target.lua makes it. Functions of policies
 /// are kept by reference. handle: receives what is needed in addition to the plan. program: the

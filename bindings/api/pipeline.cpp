@@ -1,8 +1,11 @@
 // core.pipeline_rows: the turns of a schedule of the engine. core.pipeline_times: faults and times
-// of rows. core.lane_times: the order and the times of tasks on lanes.
+// of rows. core.turns_alike: whether rows have the turns of others. core.lane_times: the order and the times of tasks on lanes.
+#include <algorithm>
+
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
 #include "bindings/host/host.h"
+#include "engine/pipeline/likeness.h"
 #include "engine/pipeline/timeline.h"
 #include "engine/schedule/lane_search.h"
 
@@ -83,6 +86,18 @@ int pipeline_times(lua_State* L) {
   return 1;
 }
 
+// (rows of few micro-batches, rows of many) -> how many neighbours of each turn of many are alike
+// on both sides, the least; -1 if few lacks a turn (pipeline/likeness.h)
+int turns_alike(lua_State* L) {
+  const auto few = pipeline::parse_table(to_json(L, 1)).rows;
+  int32_t least = pipeline::Like::kReach;
+  for (const auto& row : alike(few, pipeline::parse_table(to_json(L, 2)).rows)) {
+    for (const pipeline::Like& like : row) least = std::min(least, like.reach);
+  }
+  lua_pushinteger(L, least);
+  return 1;
+}
+
 // ({ tasks = { lane, time, after, needs }, order }) -> { order, begins, length }; without an order:
 // the shortest that is found
 int lane_times(lua_State* L) {
@@ -104,6 +119,7 @@ void open_pipeline(lua_State* L) {
   static constexpr luaL_Reg kFunctions[] = {
       {"pipeline_rows", core_function<pipeline_rows>},
       {"pipeline_times", core_function<with_effect<pipeline_times>>},
+      {"turns_alike", core_function<turns_alike>},
       {"lane_times", core_function<with_effect<lane_times>>},
       {nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);

@@ -11,6 +11,7 @@
 #include "bindings/run.h"
 #include "engine/analysis/idle_stages.h"
 #include "engine/analysis/packing.h"
+#include "engine/analysis/step_composer.h"
 #include "engine/analysis/step_summary.h"
 #include "engine/analysis/weight_gradients.h"
 #include "engine/base/limits.h"
@@ -213,6 +214,27 @@ int spans(lua_State* L) {
   const bool all_ranks = lua_toboolean(L, -1) != 0;
   push_json(L, broadcast_from_root(Host::of(L), "spans",
                                    [&] { return spans_json(L, handle, all_ranks); }));
+  return 1;
+}
+
+/// plan:compose({ timelines, step }, the turns of a step of many micro-batches, as a plan's
+/// pipeline) -> { iteration_ms, idle_ms = by pipeline rank }. The timelines of the first call count.
+int compose(lua_State* L) {
+  PlanHandle& handle = check_plan(L);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  const Host::EngineCall call(Host::of(L));
+  const json many = to_json(L, 3);
+  if (!handle.composer) {
+    handle.composer = std::make_shared<const StepComposer>(
+        handle.plan, step_given(L, 2, handle, "compose").second);
+  }
+  push_json(L, broadcast_from_root(Host::of(L), "compose", [&] {
+              const PipelineSpec spec = pipeline_of({many, "pipeline"}, *handle.plan->spec.model);
+              const ComposedStep step = handle.composer->compose(spec);
+              json out = {{"iteration_ms", to_ms(step.step_ns)}};
+              for (const Nanoseconds ns : step.idle_ns) out["idle_ms"].push_back(to_ms(ns));
+              return out;
+            }));
   return 1;
 }
 
@@ -429,7 +451,8 @@ PlanHandle& check_plan(lua_State* L, int index) {
 }
 
 void open_plan(lua_State* L) {
-  static constexpr luaL_Reg kMethods[] = {{"exchange_ms", core_function<tell<exchange_ms_json>>},
+  static constexpr luaL_Reg kMethods[] = {{"compose", core_function<compose>},
+                                          {"exchange_ms", core_function<tell<exchange_ms_json>>},
                                           {"explain", core_function<explain_plan>},
                                           {"info", core_function<tell<info_json>>},
                                           {"memory_of", core_function<memory_of>},

@@ -16,7 +16,7 @@ class Clock {
  public:
   Clock(const std::vector<Row>& rows, const Shape& shape, const Costs& costs, bool transfers)
       : rows_(rows), shape_(shape), costs_(costs), transfers_(transfers), next_(rows.size()) {
-    t_.begins.resize(rows.size()), t_.ends.resize(rows.size());
+    t_.begins.resize(rows.size()), t_.ends.resize(rows.size()), t_.ways.resize(rows.size());
     t_.busy = t_.sending = t_.peak = held_ = free_ = std::vector<double>(rows.size());
     for (size_t work = 0; work < (transfers ? 8 : 2); ++work) {
       ready_[work].assign(shape.index(shape.stages, 0), kNever);
@@ -69,18 +69,49 @@ class Clock {
       begin = std::max(begin, at);
     }
     next_[rank] += actions.size();
+    const Paths* const paths =
+        costs_.paths.empty() ? nullptr : costs_.paths[rank][t_.ends[rank].size()];
     if (!is_transfer(actions[0].work)) {
-      const double time = length(actions);
-      free_[rank] = begin + time;
+      const double time = paths != nullptr ? paths->busy : length(actions);
+      if (paths != nullptr) {
+        free_[rank] = go(*paths, actions, rank);
+        begin = free_[rank] - time;
+      } else {
+        free_[rank] = begin + time;
+      }
       t_.busy[rank] += time;
       t_.begins[rank].push_back(begin), t_.ends[rank].push_back(free_[rank]);
     }
     const double end = free_[rank];
     for (const Action& a : actions) {
       if (!is_transfer(a.work)) hold(rank, a);
-      if (a.work != Work::kW) deliver(a, rank, end);
+      if (a.work == Work::kW) continue;
+      const size_t result = a.work == Work::kF ? 0 : 1;
+      const double given = paths == nullptr ? kNever : t_.ways[rank].back()[paths->lanes + result];
+      wire_ = paths == nullptr ? kNever : paths->wires[result];
+      deliver(a, rank, given < 0 ? end : given);
     }
     return true;
+  }
+
+  /// Takes the ways through an entry; returns when the compute lane is free behind it.
+  double go(const Paths& paths, std::span<const Action> actions, size_t rank) {
+    std::vector<double> from(paths.lanes + 2, 0);
+    if (!t_.ways[rank].empty())
+      std::copy_n(t_.ways[rank].back().begin(), paths.lanes, from.begin());
+    std::fill_n(from.end() - 2, 2, Paths::kNone);
+    for (const Action& a : actions) {
+      if (a.work == Work::kF) from[paths.lanes] = ready(Work::kF, a.stage, a.micro);
+      if (a.work == Work::kB || a.work == Work::kI) {
+        from[paths.lanes + 1] = ready(Work::kB, a.stage, a.micro);
+      }
+    }
+    std::vector<double>& to = t_.ways[rank].emplace_back();
+    for (const std::vector<double>& delays : paths.delays) {
+      double& at = to.emplace_back(Paths::kNone);
+      for (size_t i = 0; i < delays.size(); ++i) at = std::max(at, from[i] + delays[i]);
+    }
+    return to[0];
   }
 
   double length(std::span<const Action> actions) const {
@@ -128,7 +159,7 @@ class Clock {
   double arrival(bool activation, size_t from, size_t to, double end) {
     const std::pair<int64_t, int64_t> link(from, to);
     const auto given = costs_.links.find(link);
-    const double usual = activation ? costs_.send_f : costs_.send_b;
+    const double usual = wire_ >= 0 ? wire_ : activation ? costs_.send_f : costs_.send_b;
     const double time = given == costs_.links.end() ? usual : given->second;
     if (costs_.mode == SendMode::kAsync) return end + time;
     if (costs_.mode == SendMode::kLink) {
@@ -147,6 +178,7 @@ class Clock {
   std::vector<double> held_, free_;           // [rank]: activations; when it has nothing more to do
   std::array<std::vector<double>, 8> ready_;  // [work][stage, micro-batch]
   std::map<std::pair<int64_t, int64_t>, double> link_free_;
+  double wire_ = kNever;  // how long a transfer takes by Costs::paths
   Timeline t_;
 };
 

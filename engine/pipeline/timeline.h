@@ -6,6 +6,7 @@
 // its end. Transfers inside a rank take no time.
 #pragma once
 
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -23,7 +24,22 @@ constexpr std::array<const char*, 3> names_of(SendMode) {
   return {"async", "link", "blocking"};
 }
 
+/// The longest ways through an entry, in place of its length: when the lanes of its rank (0: compute;
+/// others: transfers among its ranks) are free behind it, and when its results exist.
+struct Paths {
+  static constexpr double kNone = -std::numeric_limits<double>::infinity();  // no way
+  size_t lanes = 1;
+  /// From each lane, the activation (F) and the gradient (B) that the entry waits for, to each of
+  /// `ends`: [end][lanes + 2]. ends: the lanes, the activation and the gradient that it gives (kNone:
+  /// as the compute lane), and further ones (Timeline::ways).
+  std::vector<std::vector<double>> delays;
+  std::array<double, 2> wires{};  // how long the transfer of the activation and the gradient takes
+  double busy = 0;                // how long it computes
+};
+
 struct Costs {
+  /// [rank][entry]: in place of times, pair, send_f, send_b and links; empty: none.
+  std::vector<std::vector<const Paths*>> paths;
   // [F, B, I, W][stage], or [Shape::index(stage, micro-batch)]; none: 0
   std::array<std::vector<double>, 4> times;
   std::optional<double> pair;  // how long a pair takes; none: both lengths in sequence, less
@@ -46,6 +62,7 @@ struct Timeline {
   // begin, B gives it back at its end, I all but keep_w of it and W the rest. In a pair the F takes
   // before the B gives.
   std::vector<double> peak;
+  std::vector<std::vector<std::vector<double>>> ways;  // [rank][entry][end of its Paths]: when
   std::vector<Finding> stuck;  // "deadlock" for each rank that waits for ever, and at which entry
 };
 

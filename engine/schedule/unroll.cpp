@@ -140,8 +140,9 @@ Key key_of(const Op& op) {
 
 /// The program of one micro-batch of a stage, and what it became.
 struct Chunk {
-  Chunk(const ScheduledGraph& program, size_t micros)
-      : graph(program.graph),
+  Chunk(const ScheduledGraph& program, size_t n, size_t micros)
+      : number(n),
+        graph(program.graph),
         schedule(program.schedule),
         producers(graph.producers()),
         readers(graph.tensors().size()),
@@ -183,6 +184,7 @@ struct Chunk {
     return all[all.size() == 1 ? 0 : m];
   }
 
+  const size_t number;  // of the rank's chunks, from 0
   const Graph& graph;
   const Schedule& schedule;
   const std::vector<OpId> producers;
@@ -213,7 +215,9 @@ class Unroller {
     for (const pipeline::Turn& turn : turns) {
       micros_ = std::max(micros_, static_cast<size_t>(turn.micro) + 1);
     }
-    for (const ScheduledGraph& program : chunks) chunks_.emplace_back(program, micros_);
+    for (const ScheduledGraph& program : chunks) {
+      chunks_.emplace_back(program, chunks_.size(), micros_);
+    }
     for (const pipeline::Turn& turn : turns) {
       chunks_[static_cast<size_t>(turn.chunk)].runs_micro[static_cast<size_t>(turn.micro)] = true;
     }
@@ -410,8 +414,8 @@ void Unroller::add(Chunk& chunk, OpId id, size_t m) {
   const Runs runs = chunk.runs[id.index()];
   const bool each = runs == Runs::kEach;
   op.micro = each ? static_cast<int32_t>(m) : 0;
-  op.name = free_name(each ? name_in(given.name, static_cast<int64_t>(m)) : given.name,
-                      static_cast<size_t>(&chunk - &chunks_[0]));
+  op.name =
+      free_name(each ? name_in(given.name, static_cast<int64_t>(m)) : given.name, chunk.number);
   for (TensorId& t : op.inputs) {
     if (!t.valid()) continue;
     const bool summed = runs == Runs::kLast && chunk.added[t.index()];
@@ -503,8 +507,7 @@ void Unroller::add_sum(Chunk& chunk, TensorId t, size_t m) {
   const Op& maker = chunk.graph.op(chunk.producers[t.index()]);
   const BasicOp add = chunk.are_loads(t) ? BasicOp::kAddLoads : BasicOp::kAdd;
   const std::string name = name_in(chunk.graph.tensor(t).name + ".sum", static_cast<int64_t>(m));
-  const OpId id = to_.graph.add_op(to_.graph.table().basic(add),
-                                   free_name(name, static_cast<size_t>(&chunk - &chunks_[0])),
+  const OpId id = to_.graph.add_op(to_.graph.table().basic(add), free_name(name, chunk.number),
                                    {sum, chunk.at(t, m)}, {}, maker.phase);
   Op& op = to_.graph.op(id);
   op.segment = maker.segment;

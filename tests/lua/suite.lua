@@ -23,7 +23,7 @@ for i, name in ipairs { "places", "fields", "policies", "experiments", "choices"
   "routing", "wrong",
   "engine/edits", "engine/disciplines", "engine/micro_batches", "engine/weights",
   "engine/dispatchers", "engine/mesh", "engine/mtp", "engine/pairs", "engine/pipelines",
-  "engine/pipeline_ranks", "engine/timelines", "engine/stand_ins",
+  "engine/pipeline_ranks", "engine/turns", "engine/timelines", "engine/stand_ins",
   "formats/formats", "formats/loads", "formats/logs", "run/bundle", "run/infer", "run/runs",
   "run/journal", "figures/page", "figures/charts", "figures/sensitivity", "search/explore",
   "search/gap", "search/real", "search/search", "search/space", "papers/claims", "papers/lina",

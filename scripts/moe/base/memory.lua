@@ -17,12 +17,12 @@ local function parts_text(parts)
   return table.concat(list, ", ")
 end
 
---- Returns why a plan does not fit, or nil. of: { peak_bytes, memory_bytes = of a device, nil or 0
+--- Returns why a plan does not fit, or nil. of: { peak_bytes = nil if not known, memory_bytes = of a device, nil or 0
 --- if not known, no_room = as plan:simulate() of the core returns it, or nil, peak_parts = as
 --- plan:info() of the core has them, or nil }.
 function M.misfit(of)
   local memory = of.memory_bytes or 0
-  if memory == 0 or of.peak_bytes <= memory then return of.no_room end
+  if memory == 0 or (of.peak_bytes or 0) <= memory then return of.no_room end
   return ("%s do not fit in %s%s"):format(gib(of.peak_bytes), gib(memory),
     of.peak_parts and ": " .. parts_text(of.peak_parts) or "")
 end

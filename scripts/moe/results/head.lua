@@ -21,6 +21,7 @@ local PARTS = {
   end, several = true },
   { "capacity factor %s",
     function(p) return (p.capacity_factor or 0) > 0 and p.capacity_factor or "none" end },
+  { "composed of the turns of %s micro-batches", function(_, run) return run.composed_of end },
   { "stack %s", function(_, run) return run.stack end },
   { "host-bound for %s%% of the step", function(_, run)
     local share = (run.host_bound_ms or 0) / math.max(run.iteration_ms or 0, 1e-9)

@@ -11,6 +11,7 @@ local settings = require "moe.run.settings"
 local system_lib = require "moe.spec.system"
 local target = require "moe.spec.target"
 local train = require "moe.run.train"
+local turns = require "moe.run.turns"
 
 local M = {}
 
@@ -24,7 +25,30 @@ M.PLAN = {
   grid = grid_lib.FIELD,
   edits = { type = train.EDITS,
     doc = "changes of the graph, as for the executor cuda; default: none" },
+  detail = { type = "string", enum = { "ops", "turns" }, default = "ops", doc = "turns: the step is "
+    .. "composed of the turns of fewer micro-batches, which takes a small part of the time; what "
+    .. "is returned then has moe.ComposedPlan's methods alone" },
 }
+
+local Composed = schema.methods("composed plan", "composed",
+  "a step of many micro-batches that is composed of turns, from moe.plan with detail = 'turns'", {
+    { "choice", "string?", "the option or system that moe.best, moe.fallback or `of` took" },
+    { "simulate", "(): moe.ComposedStep", "the composed step" },
+    { "turns", "(rank?: integer): string",
+      "what a pipeline rank does, as cells such as 0F3 (stage, kind, micro-batch, from 0)" },
+  })
+
+schema.record("composed step", "sim", "a step that is composed of turns", {
+  { "iteration_ms", "number", "time of the step" },
+  { "idle_ms", "number[]", "of each pipeline rank, the part of the step in which it computes "
+    .. "nothing" },
+  { "composed_of", "integer", "micro-batches of the simulated step whose turns these are" },
+  { "peak_bytes", "integer?", "planned peak memory of a device; absent where the schedule holds "
+    .. "more activations in this step than in the simulated one" },
+  { "peak_bytes_by_rank", "integer[]?", "the same of each pipeline rank" },
+  { "oom", "boolean?", "true if peak_bytes are more than a device of the cluster has" },
+  { "misfit", "string?", "if oom: the reason" }, rates.ROWS,
+})
 
 local Plan = schema.methods("plan", "plan", "the plan of a step, from moe.plan", {
   { "choice", "string?", "the option or system that moe.best, moe.fallback or `of` took" },
@@ -175,13 +199,17 @@ function Plan:order(lane, t)
   if rank and self.spec.model.pp > 1 then lane = ("%s %d"):format(lane, rank) end
   return errors.call(at, core_plan.order, core_plan, lane)
 end
+function Composed:simulate() return self.sim end
+function Composed:turns(rank)
+  return self.pipeline.rows[rank_of(self, { rank = rank }, "turns", errors.here()) or 1]
+end
 function Plan:turns(rank)
   local at = errors.here()
   rank = rank_of(self, { rank = rank }, "turns", at) or 1
   if self.pipeline then return self.pipeline.rows[rank] end
-  local turns = {}
-  for m = 0, self.spec.model.micro_batches - 1 do turns[m + 1] = ("0F%d,0B%d"):format(m, m) end
-  return table.concat(turns, ",")
+  local cells = {}
+  for m = 0, self.spec.model.micro_batches - 1 do cells[m + 1] = ("0F%d,0B%d"):format(m, m) end
+  return table.concat(cells, ",")
 end
 function Plan:text(t)
   local spec, sim = self.spec, self.sim
@@ -306,6 +334,7 @@ function M.plan(t)
     c.optimizer)
   spec.edits = c.edits
   if target.places(c.system) then spec.simulate = { steps = target.PLACED_STEPS } end
+  spec.composed = c.detail == "turns" and turns.of(spec, c.system, at) or nil
   local made = target.plan(spec, c.system)
   local held = { steps = 1, timelines = made.sim.timelines }  -- timelines of steps 1 to `steps`
   made.sim.timelines = nil
@@ -315,7 +344,11 @@ function M.plan(t)
   if M.heads then
     M.heads[#M.heads + 1] = { system = c.system.name, parameters = spec.model,
       optimizer = spec.optimizer, stack = spec.cluster.stack and spec.cluster.stack.name,
-      assumed_routing = made.plan:info().assumed_routing }
+      assumed_routing = made.plan:info().assumed_routing, composed_of = made.sim.composed_of }
+  end
+  if spec.composed then
+    return setmetatable({ sim = made.sim, pipeline = made.pipeline, choice = made.candidate.choice,
+      spec = spec }, Composed)
   end
   return setmetatable({ core = made.plan, sim = made.sim, held = held, asked = 1,
     candidate = made.candidate, pipeline = made.pipeline, choice = made.candidate.choice,

@@ -342,9 +342,10 @@ local function layers_of(c)
 end
 
 --- Returns the turns of a plan: { ranks, stages, micro_batches, placement, rows, layers = the
---- blocks of each stage, or nil: equally many, mtp_layers = how many of them are MTP layers }. c:
---- { schedule = a name or a value, ranks, micro_batches, layout = text or nil, at = the line of the
---- grid }. Raises a user error with all that is wrong in a schedule that is given as a table.
+--- blocks of each stage, or nil: equally many, mtp_layers = how many of them are MTP layers, peak =
+--- the most activations of each rank }. c: { schedule = a name or a value, ranks, micro_batches,
+--- layout = text or nil, at = the line of the grid }. Raises a user error with all that is wrong in a
+--- schedule that is given as a table.
 function M.turns(c)
   c.keep_w, c.pair, c.send = 1, { rule = "sum" }, { mode = "async", f = 0, b = 0, links = {} }
   set_rows(c, c.at)
@@ -362,7 +363,7 @@ function M.turns(c)
       #lines > 1 and "s" or "", table.concat(lines, "\n  ")), c.at)
   end
   return { ranks = c.ranks, stages = c.stages, micro_batches = c.micro_batches,
-    placement = c.placement, rows = checked.rows, layers = layers,
+    placement = c.placement, rows = checked.rows, layers = layers, peak = checked.peak,
     mtp_layers = mtp_layers }
 end
 

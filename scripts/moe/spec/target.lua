@@ -220,8 +220,8 @@ local function in_order(micro_batches)
   return table.concat(row, ",")
 end
 
--- Returns the pipeline of a plan, as the core takes it, or nil for one pipeline rank.
-local function pipeline_of(spec, candidate)
+--- Returns the pipeline of a plan, as the core takes it, or nil for one pipeline rank.
+function M.pipeline_of(spec, candidate)
   local m, schedule = spec.model, candidate.pipeline
   local function turns()
     return pipeline_times.turns { schedule = schedule or M.PIPELINE, layout = spec.layout,
@@ -240,7 +240,7 @@ end
 
 --- Returns the plan of one candidate of system.expand(). Errors name the line `at`.
 function M.plan_of(spec, candidate, at)
-  spec.system, spec.pipeline = candidate, pipeline_of(spec, candidate)
+  spec.system, spec.pipeline = candidate, M.pipeline_of(spec, candidate)
   spec.dispatcher = candidate.dispatcher and dispatch_time.of_plan(spec, candidate, at)
   return errors.call(at, core.plan, spec)
 end
@@ -267,8 +267,14 @@ local function try(spec, candidate, at, tried)
       function(packed) return M.plan_of(packed, candidate, at) end, at)
     spec = packing.packed(spec, n)
   end
-  local plan = M.plan_of(spec, candidate, at)
-  local sim = M.mark(errors.call(at, plan.simulate, plan, spec.simulate), spec, plan)
+  local plan, sim
+  if spec.composed then
+    plan, sim = spec.composed(spec, candidate)
+  else
+    plan = M.plan_of(spec, candidate, at)
+    sim = errors.call(at, plan.simulate, plan, spec.simulate)
+  end
+  M.mark(sim, spec, plan)
   tried[#tried + 1] = { choice = candidate.choice, iteration_ms = sim.iteration_ms,
     peak_bytes = sim.peak_bytes, oom = sim.oom, why = sim.misfit }
   return { plan = plan, sim = sim, candidate = candidate, pipeline = spec.pipeline, packing = seen,
@@ -307,7 +313,8 @@ end
 --- Plans and simulates a system and returns the best of its alternatives: the fastest among those
 --- that fit in memory, or the fastest of all if none fits. Alternatives that cannot be planned are
 --- passed over, unless all are. spec.simulate: the options that the core's plan:simulate takes, or
---- nil. Returns { plan, sim = its simulation, whose `timelines` the core's trace, spans and explain
+--- nil; spec.composed: nil, or in its place a function of the specification and a candidate that
+--- returns a plan of turns and what is composed of them (moe.run.turns). Returns { plan, sim = its simulation, whose `timelines` the core's trace, spans and explain
 --- take, candidate, pipeline = the turns of pipeline ranks or nil, packing = the record of
 --- packing.choose or nil, oom = true or nil, tried = { { choice, iteration_ms, peak_bytes, oom,
 --- why } } }, without a time for those that were passed over.
