@@ -55,6 +55,7 @@ local function arguments_of(r, to)
   return list
 end
 
+local INTERRUPTED = 128 + 2  -- by SIGINT, before the process had begun
 local NUMBER = { type = "integer", lo = 0, hi = 2 ^ 53 }
 
 ASKED.run = { { recipe = TEXT, text = TEXT, set = TABLE, read = TABLE, out = TEXT, executor = TEXT,
@@ -64,11 +65,15 @@ ASKED.run = { { recipe = TEXT, text = TEXT, set = TABLE, read = TABLE, out = TEX
   end
   folders = folders + 1
   local to = r.out or ("%s/run%d"):format(core.out_dir, folders)
-  local status, text = core.run_program(core.array(arguments_of(r, to)), r.text or "")
+  local ok, status, text = core.guarded(function()
+    return core.run_program(core.array(arguments_of(r, to)), r.text or "")
+  end)
+  if not ok then error(status, 0) end
   local found = text ~= "" and core.json_decode(text) or {}
   local err = found.error
   if not err and status ~= 0 then
-    err = { kind = "run", message = ("the process of the run ended with status %d"):format(status) }
+    err = { kind = "run", message = status == INTERRUPTED and "interrupted" or
+      ("the process of the run ended with status %d"):format(status) }
   end
   local runs = {}
   for _, run in ipairs(found.runs or {}) do
