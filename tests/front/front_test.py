@@ -77,7 +77,7 @@ ENDLESS = {"loop": "while true do end", "train": TRAIN % "mine {}",
            "plans": f"while true do {PLAN} end", "run": None,
            "search": f"""moe.search {{ model = moe.model.gpt2_moe {TINY % "'switch'"},
              cluster = moe.cluster.p4de {{ nodes = 2 }}, budget_s = 1e4 }}"""}
-MOST_S = 10  # on a busy host; a quiet one takes a second at most
+MOST_S = 10  # on a busy host; on a quiet one it is a second at most
 
 
 def interrupt(session, kind, delay):
