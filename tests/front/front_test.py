@@ -2,6 +2,7 @@
 """front_test.py BINARY [--interrupts COUNT SEED]: sessions through the module for Python, the
 prompt, --json, and parts of sweeps. Every check holds for all of some cases, or compares with what
 the program does alone."""
+import csv
 import json
 import os
 import random
@@ -131,28 +132,51 @@ def without_times(folder):
     return data["runs"], data["experiments"][0]["over"], traces
 
 
+def run_parts(parts, name, *settings):
+    """Runs all parts of the sweep; returns their folders and the command that merges them."""
+    folders = [f"{name}.{k}" for k in range(1, parts + 1)]
+    for k, folder in enumerate(folders, 1):
+        done = program("merge", *folders, "--out", "early")
+        assert done.returncode == 1 and not Path("early/results.json").exists()
+        run = program("run", "sweep.lua", "--points", f"{k}/{parts}", "--out", folder, "--cache",
+                      folder + ".sqlite", *settings)
+        assert run.returncode == 0, run.stderr
+    merged = program("merge", *reversed(folders), "--out", f"{name}.all", "--caches",
+                     *[folder + ".sqlite" for folder in folders], "--cache", f"{name}.all.sqlite")
+    assert merged.returncode == 0, merged.stderr
+    return f"{name}.all"
+
+
 def test_parts(session):
-    """The merged parts of a sweep are what one run gives, however many there are."""
+    """The merged parts of a sweep are what one run gives, however many there are, also more than
+    points."""
     Path("sweep.lua").write_text(SWEEP)
     whole = session.run("sweep.lua", out="whole")
     assert len(whole.data["runs"]) == 2 * 13
     for parts in (1, 2, 3):
-        folders = [f"part{parts}.{k}" for k in range(1, parts + 1)]
-        for k, folder in enumerate(folders, 1):
-            done = program("merge", *folders, "--out", "early")
-            assert done.returncode == 1 and not Path("early/results.json").exists()
-            run = program("run", "sweep.lua", "--points", f"{k}/{parts}", "--out", folder, "--cache",
-                          folder + ".sqlite")
-            assert run.returncode == 0, run.stderr
-        caches = [folder + ".sqlite" for folder in folders]
-        done = program("merge", *reversed(folders), "--out", f"merged{parts}", "--caches", *caches,
-                       "--cache", f"all{parts}.sqlite")
-        assert done.returncode == 0, done.stderr
-        assert without_times(f"merged{parts}") == without_times("whole")
-        again = program("run", "sweep.lua", "--out", "again", "--cache", f"all{parts}.sqlite")
+        merged = run_parts(parts, f"part{parts}")
+        assert without_times(merged) == without_times("whole")
+        again = program("run", "sweep.lua", "--out", "again", "--cache", merged + ".sqlite")
         assert "26 of 26 simulations were done before" in again.stdout, again.stdout
+    few = ["--set", "nodes=1", "--set", "batch=1,2"]
+    assert program("run", "sweep.lua", "--out", "few", *few).returncode == 0
+    assert without_times(run_parts(3, "more", *few)) == without_times("few")
     twice = program("merge", "part2.1", "part2.1", "--out", "early")
     assert "are the same part" in twice.stderr, twice.stderr
+
+
+def test_numbers():
+    """The numbers of an export are those of the results, to the last bit."""
+    assert program("export", "whole").returncode == 0
+    runs = json.loads(Path("whole/results.json").read_text())["runs"]
+    with open("whole/figures/sweep-runs.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(runs)
+    for row, run in zip(rows, runs):
+        numbers = [name for name in row if isinstance(run.get(name), float)]
+        assert "iteration_ms" in numbers
+        for name in numbers:
+            assert float(row[name]) == run[name], (name, row[name], run[name])
 
 
 def test_json():
@@ -184,6 +208,7 @@ def main():
     assert folder.exists()
     session.close()
     assert not folder.exists()
+    test_numbers()
     test_json()
     test_prompt()
 
