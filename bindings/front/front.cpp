@@ -20,14 +20,16 @@ int load_text(lua_State* L) {
   return 1;
 }
 
-// (f) -> true and what f() returns, or false and its error. An interruption ends f alone.
+// (f, library) -> true and what f() returns, or false and its error. An interruption ends f alone,
+// at lines of the recipe, or, with `library`, at any.
 int guarded(lua_State* L) {
   luaL_checktype(L, 1, LUA_TFUNCTION);
+  const auto where = lua_toboolean(L, 2) != 0 ? Limits::Where::kAnywhere : Limits::Where::kRecipe;
   lua_settop(L, 1);
   lua_pushboolean(L, 1);
   lua_insert(L, 1);
   Failure failure;
-  if (Host::of(L).guarded(L, failure)) return lua_gettop(L);
+  if (Host::of(L).guarded(L, where, failure)) return lua_gettop(L);
   lua_settop(L, 0);
   lua_pushboolean(L, 0);
   push_failure(L, failure);

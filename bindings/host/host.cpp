@@ -132,7 +132,7 @@ Host::Host(HostOptions options) : Host(std::move(options), std::make_shared<Watc
   limits_.start(state());
   in_session = is_session(options_);
   watchdog_->poll_with([this] {
-    if (must_stop()) end_if_stuck();
+    if (must_stop() && stops_ == Limits::Where::kRecipe) end_if_stuck();
     poll();
   });
 }
@@ -244,7 +244,7 @@ void Host::poll() {
     end_asked = true;
     request_stop();
   }
-  if (must_stop()) limits_.stop("run", Interrupted().what(), Limits::Where::kRecipe);
+  if (must_stop()) limits_.stop("run", Interrupted().what(), stops_);
   progress_.draw();
 }
 
@@ -314,7 +314,7 @@ int resume(lua_State* L) {
 
 }  // namespace
 
-bool Host::guarded(lua_State* L, Failure& failure) {
+bool Host::guarded(lua_State* L, Limits::Where where, Failure& failure) {
   const int at = lua_gettop(L);
   lua_State* const coroutine = lua_newthread(L);
   lua_pushcfunction(L, core_function<resume>);
@@ -323,6 +323,7 @@ bool Host::guarded(lua_State* L, Failure& failure) {
   lua_xmove(L, coroutine, 1);
   lua_remove(L, at);
   lua_State* const before = std::exchange(main_, coroutine);
+  stops_ = where;
   guards_ = true;
   const bool good = try_call(L, 1, LUA_MULTRET, failure);
   guards_ = false;

@@ -109,10 +109,10 @@ class Host {
   void push_session_text(lua_State* L, SessionText text);
   /// Calls the function on top of L in a coroutine of its own, replaces it by its results and
   /// returns true, or pops it, sets `failure` and returns false. A request to stop ends the call
-  /// alone (go_on); a session acts on none at other times. The text that was pushed last has, like
-  /// a recipe, a deadline until it plans or runs something; ranks leave it out if it is stopped
-  /// before.
-  bool guarded(lua_State* L, Failure& failure);
+  /// alone (go_on), at the lines that `where` says; a session acts on none at other times. The text
+  /// that was pushed last has, like a recipe, a deadline until it plans or runs something; ranks
+  /// leave it out if it is stopped before.
+  bool guarded(lua_State* L, Limits::Where where, Failure& failure);
   /// Withdraws a request to stop and the stop of Lua code, so that the session goes on; returns
   /// whether Lua code was to stop.
   bool go_on();
@@ -216,7 +216,9 @@ class Host {
   std::atomic<int> engine_calls_{0};  // EngineCalls that exist
   // Of end_if_stuck(): the CPU time of the recipe's thread when it last ran Lua code or the engine.
   int64_t still_since_ns_ = 0;
-  std::atomic<bool> guards_{false};  // whether guarded() runs a function; the watchdog reads it
+  // Of guarded(); the watchdog reads them: whether it runs a function, and where that is stopped.
+  std::atomic<bool> guards_{false};
+  std::atomic<Limits::Where> stops_{Limits::Where::kRecipe};
   bool had_effect_ = false, muted_ = false, loading_ = false;
   std::string results_, id_;
   int64_t printed_ = 0;
