@@ -94,7 +94,8 @@ void prepare_cache(const moe::lua::HostOptions& options) {
   }
   fs::create_directories(fs::path(options.cache).parent_path(), error);
   // For `merge --caches`, which takes that of a part without a simulation too.
-  if (!options.points.empty()) moe::lua::SimulationCache(moe::lua::simulations_beside(options.cache));
+  if (!options.points.empty())
+    moe::lua::SimulationCache(moe::lua::simulations_beside(options.cache));
 }
 
 // Checks before anything runs that the recipe can be read and the output folder written.

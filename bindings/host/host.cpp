@@ -352,8 +352,7 @@ bool Host::print(std::string_view text) const {
   }
   const std::string output =
       nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  return write_all(options_.answers,
-                   fmt::format("{{\"id\":{},\"output\":{}}}\n", id_, output));
+  return write_all(options_.answers, fmt::format("{{\"id\":{},\"output\":{}}}\n", id_, output));
 }
 
 void Host::evaluate_policies() {

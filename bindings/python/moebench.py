@@ -117,10 +117,9 @@ class Session:
         out, blocks = self._process.stdout.fileno(), [self._rest]
         while b"\n" not in blocks[-1]:
             # Not for ever: the handler of a signal that comes just before runs after this call.
-            if not select.select([out], [], [], 0.1)[0]:
-                continue
-            blocks.append(os.read(out, 1 << 16))
-            if not blocks[-1]:
+            if select.select([out], [], [], 0.1)[0]:
+                blocks.append(os.read(out, 1 << 16))
+            if not blocks[-1] and len(blocks) > 1:
                 raise Error({"kind": "internal", "message": "the process of the session ended with "
                              f"status {self._process.wait()}; its variables are lost"})
         line, _, self._rest = b"".join(blocks).partition(b"\n")

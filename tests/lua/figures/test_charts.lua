@@ -305,10 +305,10 @@ local function titles_of(points, out)
   for i, p in ipairs(points) do
     groups[i] = {}
     for k, system in ipairs { "a", "b" } do
-      local run = { system = system, devices = p[1], point = { batch = p[2] }, iteration_ms = 3 - k,
+      local one = { system = system, devices = p[1], point = { batch = p[2] }, iteration_ms = 3 - k,
         compute_ms = 1, comm_ms = 1, exposed_comm_ms = 1, hidden_comm_ms = 0, peak_bytes = 1,
         oom = k == 2 and out[i] or nil }
-      groups[i][k], runs[#runs + 1] = run, run
+      groups[i][k], runs[#runs + 1] = one, one
     end
   end
   local R = require("moe.results.results").new(runs)

@@ -125,8 +125,7 @@ local function said(s, quantity)
   return quantity.label .. (quantity.skip_first and " over " .. s.systems[1] or "")
 end
 
--- Returns in what the groups differ beside the axis, behind these words: " over batch, gate"; "" for
--- nothing.
+-- Returns in what the groups differ beside the axis, behind the words: " over batch, gate", or "".
 local function mixed(words, groups, s, axis)
   local names = {}
   for _, d in ipairs(s.dims) do
@@ -177,10 +176,9 @@ local function over_axis(s, groups, axis, quantity, name, title)
     what = (quantity.skip_first and ": median and range" or ": median")
       .. mixed(" over ", groups, s, axis)
   end
-  what = what .. unlike(by, s, axis.values)
-  return lines.lines { name = name, title = title .. what, series = series,
-    x_label = axis.name, y_label = ("%s, %s"):format(quantity.label, quantity.unit),
-    from = quantity.from or 1 }
+  return lines.lines { name = name, series = series,
+    title = title .. what .. unlike(by, s, axis.values), x_label = axis.name,
+    y_label = ("%s, %s"):format(quantity.label, quantity.unit), from = quantity.from or 1 }
 end
 
 local function median_charts(s, out)
