@@ -1,6 +1,7 @@
 // The program: parses the command line, connects the processes of a job, and calls Host::main.
 #include <fcntl.h>
 #include <fmt/ranges.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -279,6 +280,7 @@ Failed run_session(moe::lua::HostOptions options) {
   prepare_cache(options);
   if (options.mode == "serve") {
     answers = take_stdout();
+    signal(SIGPIPE, SIG_IGN);  // where its reader is gone, writing an answer fails
     options.answers = answers.get();
   } else {
     options.history = history_file();

@@ -179,6 +179,27 @@ def test_numbers():
             assert float(row[name]) == run[name], (name, row[name], run[name])
 
 
+def test_end():
+    """A session ends and leaves no folder, also with a request at work, when its input is over, its
+    reader is gone or it gets SIGTERM."""
+    for ends in (lambda p: p.stdin.close(), lambda p: p.stdout.close(), lambda p: p.terminate()):
+        for text in ("1", "while true do end"):
+            folder = Path("temporary")
+            folder.mkdir()
+            process = subprocess.Popen([BINARY, "serve", "--stdio"], stdin=subprocess.PIPE,
+                                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                       env={**os.environ, "TMPDIR": str(folder)})
+            process.stdin.write(json.dumps({"do": "eval", "text": text}).encode() + b"\n")
+            process.stdin.flush()
+            for _ in range(2):  # what it is, and that the request has begun
+                process.stdout.readline()
+            assert list(folder.iterdir())
+            ends(process)
+            process.stdout.close()
+            process.wait(MOST_S)
+            folder.rmdir()
+
+
 def test_json():
     """--json prints results.json and leaves no folder; a failure is an object, too."""
     before = set(os.listdir())
@@ -209,6 +230,7 @@ def main():
     session.close()
     assert not folder.exists()
     test_numbers()
+    test_end()
     test_json()
     test_prompt()
 
