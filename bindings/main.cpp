@@ -1,6 +1,7 @@
 // The program: parses the command line, connects the processes of a job, and calls Host::main.
 #include <fcntl.h>
 #include <fmt/ranges.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,8 +18,8 @@
 #include <string>
 
 #include "bindings/command_line.h"
-#include "bindings/front/requests.h"
 #include "bindings/host/machine.h"
+#include "bindings/sweep/simulation_cache.h"
 #include "engine/base/lock.h"
 #include "engine/base/stop.h"
 #include "engine/base/utf8.h"
@@ -93,6 +94,9 @@ void prepare_cache(const moe::lua::HostOptions& options) {
                           options.cache);
   }
   fs::create_directories(fs::path(options.cache).parent_path(), error);
+  // For `merge --caches`, which takes that of a part without a simulation too.
+  if (!options.points.empty())
+    moe::lua::SimulationCache(moe::lua::simulations_beside(options.cache));
 }
 
 // Checks before anything runs that the recipe can be read and the output folder written.
@@ -179,10 +183,8 @@ void write_json(const moe::Descriptor& out, std::string text, const Failed& fail
     }
     text = whole.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   }
-  for (size_t at = 0; at < text.size();) {
-    const ssize_t written = write(out.get(), text.data() + at, text.size() - at);
-    if (written <= 0) throw moe::run_error("cannot write to standard output");
-    at += static_cast<size_t>(written);
+  if (!moe::lua::write_all(out.get(), text)) {
+    throw moe::run_error("cannot write to standard output");
   }
 }
 
@@ -272,11 +274,14 @@ std::string history_file() {
 // Answers requests (serve), or evaluates what is typed (repl).
 Failed run_session(moe::lua::HostOptions options) {
   const TemporaryFolder folder;
+  moe::Descriptor answers;
   options.out_dir = folder.path();
   options.temporary = true;
   prepare_cache(options);
   if (options.mode == "serve") {
-    options.requests = new moe::lua::Requests;  // which is never removed: a thread uses it
+    answers = take_stdout();
+    signal(SIGPIPE, SIG_IGN);  // where its reader is gone, writing an answer fails
+    options.answers = answers.get();
   } else {
     options.history = history_file();
   }

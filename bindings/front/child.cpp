@@ -38,14 +38,23 @@ Descriptor file_of(const std::string& text) {
   return file;
 }
 
-// Starts the program in a group of its own, which the terminal's Ctrl-C does not reach.
+// Starts the program in a group of its own, which the terminal's Ctrl-C does not reach. A SIGINT
+// that comes before it has handlers ends it.
 pid_t start(std::vector<std::string> arguments, const Descriptor& in, const Descriptor& out,
             const Descriptor& err) {
   arguments.insert(arguments.begin(), "moebench");
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
+  sigset_t interrupts, before;
+  sigemptyset(&interrupts);
+  sigaddset(&interrupts, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &interrupts, &before);  // the child has our handler until exec
   const pid_t parent = getpid(), pid = fork();
+  for (const int number : {SIGINT, SIGPIPE}) {
+    if (pid == 0) signal(number, SIG_DFL);
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid < 0) throw run_error("cannot start a process: {}", std::strerror(errno));
   if (pid > 0) return pid;
   prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -1,8 +1,10 @@
 #include "bindings/front/front.h"
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <filesystem>
 
-#include "bindings/front/requests.h"
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
 #include "bindings/host/host.h"
@@ -18,35 +20,66 @@ int load_text(lua_State* L) {
   return 1;
 }
 
-// (f) -> true and what f() returns, or false and its error. An interruption ends f alone.
+// (f, library) -> true and what f() returns, or false and its error. An interruption ends f alone,
+// at lines of the recipe, or, with `library`, at any.
 int guarded(lua_State* L) {
   luaL_checktype(L, 1, LUA_TFUNCTION);
+  const auto where = lua_toboolean(L, 2) != 0 ? Limits::Where::kAnywhere : Limits::Where::kRecipe;
   lua_settop(L, 1);
   lua_pushboolean(L, 1);
   lua_insert(L, 1);
   Failure failure;
-  if (Host::of(L).guarded(L, failure)) return lua_gettop(L);
+  if (Host::of(L).guarded(L, where, failure)) return lua_gettop(L);
   lua_settop(L, 0);
   lua_pushboolean(L, 0);
   push_failure(L, failure);
   return 2;
 }
 
-// () -> the line of the next request; nothing at the end of the input. A request to stop that came
-// until then is withdrawn.
+// Returns the next line of standard input that is not blank; nothing at its end, or where a signal
+// has asked the session to end.
+std::optional<std::string> next_line() {
+  constexpr int kPollMs = 100;  // how soon a request to end is seen
+  static std::string text;      // what was read and not yet returned
+  for (size_t from = 0; !must_end();) {
+    const size_t end = text.find('\n', from);
+    if (end != std::string::npos) {
+      const std::string line = text.substr(0, end);
+      text.erase(0, end + 1);
+      from = 0;
+      if (line.find_first_not_of(" \t\r") != std::string::npos) return line;
+      continue;
+    }
+    from = text.size();
+    pollfd in = {STDIN_FILENO, POLLIN, 0};
+    if (poll(&in, 1, kPollMs) <= 0) continue;
+    char block[1 << 16];
+    const ssize_t got = read(STDIN_FILENO, block, sizeof block);
+    if (got == 0 || (got < 0 && errno != EINTR)) return std::nullopt;
+    if (got > 0) text.append(block, static_cast<size_t>(got));
+  }
+  return std::nullopt;
+}
+
+// () -> the line of the next request; nothing at the end of the input. Prints nothing as the
+// request's first output, which says that from now on a request to stop concerns it; one that came
+// before is withdrawn.
 int next_request(lua_State* L) {
   Host& host = Host::of(L);
-  const auto line = host.options().requests->next();
+  const auto line = next_line();
   if (!line) return 0;
+  const auto request = nlohmann::json::parse(*line, nullptr, false);
+  host.set_id(request.is_object() ? request.value("id", nlohmann::json()).dump() : "null");
   host.go_on();
+  host.print("");
   push_text(L, *line);
   return 1;
 }
 
-// (text): writes an answer
+// (text): writes an answer, one line
 int answer(lua_State* L) {
-  Host::of(L).options().requests->write(text_argument(L, 1));
-  return 0;
+  if (write_all(Host::of(L).options().answers, text_argument(L, 1) + "\n")) return 0;
+  throw run_error("cannot write the answer: the reader of standard output is gone");
 }
 
 // (name): removes a folder in the output folder, with all that is in it

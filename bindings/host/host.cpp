@@ -1,15 +1,17 @@
 #include "bindings/host/host.h"
 
 #include <luajit.h>
+#include <poll.h>
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "bindings/front/requests.h"
 #include "bindings/host/core.h"
 #include "bindings/host/sandbox.h"
 #include "engine/base/stop.h"
@@ -107,6 +109,16 @@ bool must_end() noexcept {
   return end_asked;
 }
 
+bool write_all(int descriptor, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = write(descriptor, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+  return true;
+}
+
 void install_stop_handlers() {
   signal(SIGXFSZ, SIG_IGN);  // `ulimit -f`: the write fails, as on a full disk
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
@@ -120,7 +132,7 @@ Host::Host(HostOptions options) : Host(std::move(options), std::make_shared<Watc
   limits_.start(state());
   in_session = is_session(options_);
   watchdog_->poll_with([this] {
-    if (must_stop()) end_if_stuck();
+    if (must_stop() && stops_ == Limits::Where::kRecipe) end_if_stuck();
     poll();
   });
 }
@@ -149,8 +161,7 @@ void Host::StateDeleter::operator()(lua_State* L) const {
 }
 
 bool Host::must_stop() const {
-  // Between the requests of a session there is nothing to stop; next_request() withdraws it.
-  if (options_.requests != nullptr && !guards_) return false;
+  if (is_session(options_) && !guards_) return false;
   return stop_requested() && (options_.processes == nullptr || options_.processes->is_root());
 }
 
@@ -228,7 +239,12 @@ void Host::end_loading() {
 }
 
 void Host::poll() {
-  if (must_stop()) limits_.stop("run", Interrupted().what(), Limits::Where::kRecipe);
+  pollfd answers = {options_.answers, 0, 0};
+  if (options_.answers >= 0 && ::poll(&answers, 1, 0) > 0) {  // its reader is gone
+    end_asked = true;
+    request_stop();
+  }
+  if (must_stop()) limits_.stop("run", Interrupted().what(), stops_);
   progress_.draw();
 }
 
@@ -279,26 +295,43 @@ void Host::push_session_text(lua_State* L, SessionText text) {
     push_chunk(L, text.text, text.name);
   }
   options_.texts.push_back(std::move(text));
+  begin_loading();
 }
 
-bool Host::guarded(lua_State* L, Failure& failure) {
+namespace {
+
+// (coroutine) -> its results. An error goes through the lua_pcall() of guarded(): LuaJIT takes its
+// profiler to be busy after an error of the profiler's callback (Limits) until one catches it.
+int resume(lua_State* L) {
+  lua_State* const coroutine = lua_tothread(L, 1);
+  Failure failure;
+  if (!try_resume(coroutine, 0, failure)) throw LuaError(failure);
+  const int results = lua_gettop(coroutine);
+  luaL_checkstack(L, results, "too many values");
+  lua_xmove(coroutine, L, results);
+  return results;
+}
+
+}  // namespace
+
+bool Host::guarded(lua_State* L, Limits::Where where, Failure& failure) {
+  const int at = lua_gettop(L);
   lua_State* const coroutine = lua_newthread(L);
+  lua_pushcfunction(L, core_function<resume>);
   lua_insert(L, -2);
+  lua_pushvalue(L, at);
   lua_xmove(L, coroutine, 1);
+  lua_remove(L, at);
   lua_State* const before = std::exchange(main_, coroutine);
-  begin_loading();
+  stops_ = where;
   guards_ = true;
-  const bool good = try_resume(coroutine, 0, failure);
+  const bool good = try_call(L, 1, LUA_MULTRET, failure);
   guards_ = false;
   main_ = before;
   const bool loading = loading_;
   end_loading();
   // Ranks could not evaluate it either.
   if (go_on() && loading && !options_.texts.empty()) options_.texts.pop_back();
-  const int results = good ? lua_gettop(coroutine) : 0;
-  lua_checkstack(L, results);
-  lua_xmove(coroutine, L, results);
-  lua_remove(L, -1 - results);  // the coroutine
   return good;
 }
 
@@ -314,11 +347,12 @@ bool Host::go_on() {
 
 bool Host::print(std::string_view text) const {
   if (muted_) return true;
-  if (options_.requests == nullptr) {
+  if (options_.answers < 0) {
     return std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   }
-  options_.requests->output(text);
-  return true;
+  const std::string output =
+      nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return write_all(options_.answers, fmt::format("{{\"id\":{},\"output\":{}}}\n", id_, output));
 }
 
 void Host::evaluate_policies() {

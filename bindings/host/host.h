@@ -23,7 +23,6 @@ class Processes;
 namespace moe::lua {
 
 class GraphSession;
-class Requests;
 
 /// A text of Lua of a session (moebench serve, moebench repl), and what messages call it.
 struct SessionText {
@@ -37,7 +36,7 @@ struct HostOptions {
   std::string recipe;        // as the user typed it; "" for list, calibrate, report and export
   std::optional<std::string> recipe_text;  // of a recipe that is no file: standard input's
   std::vector<SessionText> texts;          // for serve and repl: the texts so far
-  Requests* requests = nullptr;            // for serve: the streams; null otherwise
+  int answers = -1;                        // for serve: the descriptor that answers go to
   std::string history;                     // for repl: the file of the lines that were typed
   std::vector<std::string> folders;        // for report, export and merge: folders with results
   std::vector<std::string> caches;         // for merge: profile caches with simulations beside them
@@ -110,12 +109,15 @@ class Host {
   void push_session_text(lua_State* L, SessionText text);
   /// Calls the function on top of L in a coroutine of its own, replaces it by its results and
   /// returns true, or pops it, sets `failure` and returns false. A request to stop ends the call
-  /// alone (go_on). Like a recipe, it has a deadline until it plans or runs something; ranks leave
-  /// out a text that is stopped before.
-  bool guarded(lua_State* L, Failure& failure);
+  /// alone (go_on), at the lines that `where` says; a session acts on none at other times. The text
+  /// that was pushed last has, like a recipe, a deadline until it plans or runs something; ranks
+  /// leave it out if it is stopped before.
+  bool guarded(lua_State* L, Limits::Where where, Failure& failure);
   /// Withdraws a request to stop and the stop of Lua code, so that the session goes on; returns
   /// whether Lua code was to stop.
   bool go_on();
+  /// The id of the request that is worked on, as JSON, for print().
+  void set_id(std::string id) { id_ = std::move(id); }
   /// Evaluates the recipe up to its first call that would plan or run something, so that its
   /// policies are defined. Throws UserError if it fails.
   void evaluate_policies();
@@ -214,9 +216,11 @@ class Host {
   std::atomic<int> engine_calls_{0};  // EngineCalls that exist
   // Of end_if_stuck(): the CPU time of the recipe's thread when it last ran Lua code or the engine.
   int64_t still_since_ns_ = 0;
-  std::atomic<bool> guards_{false};  // whether guarded() runs a function; the watchdog reads it
+  // Of guarded(); the watchdog reads them: whether it runs a function, and where that is stopped.
+  std::atomic<bool> guards_{false};
+  std::atomic<Limits::Where> stops_{Limits::Where::kRecipe};
   bool had_effect_ = false, muted_ = false, loading_ = false;
-  std::string results_;
+  std::string results_, id_;
   int64_t printed_ = 0;
   std::unique_ptr<lua_State, StateDeleter> state_;
   lua_State* main_ = nullptr;  // the coroutine that runs _main, while it runs
@@ -242,7 +246,10 @@ int with_effect(lua_State* L) {
 /// the recipe at its current line. The second signal ends the process at once.
 /// In a session SIGINT only requests a stop, however often it comes.
 void install_stop_handlers();
-/// Whether a signal other than SIGINT has asked a session to end.
+/// Whether a signal other than SIGINT has asked a session to end, or the reader of its answers is
+/// gone.
 bool must_end() noexcept;
+/// Writes the whole text to a descriptor; returns whether it could.
+bool write_all(int descriptor, std::string_view text);
 
 }  // namespace moe::lua

@@ -12,8 +12,10 @@ All goes through one process of `moebench serve --stdio` (bindings/README.md des
 import atexit
 import json
 import os
+import select
 import signal
 import subprocess
+import threading
 import weakref
 from pathlib import Path
 
@@ -112,44 +114,48 @@ class Session:
         atexit.register(self.close)
 
     def _read(self):
-        blocks = [self._rest]
+        out, blocks = self._process.stdout.fileno(), [self._rest]
         while b"\n" not in blocks[-1]:
-            try:
-                block = os.read(self._process.stdout.fileno(), 1 << 16)
-            except KeyboardInterrupt:
-                self._rest = b"".join(blocks)
-                raise
-            if not block:
+            # Not for ever: the handler of a signal that comes just before runs after this call.
+            if select.select([out], [], [], 0.1)[0]:
+                blocks.append(os.read(out, 1 << 16))
+            if not blocks[-1] and len(blocks) > 1:
                 raise Error({"kind": "internal", "message": "the process of the session ended with "
                              f"status {self._process.wait()}; its variables are lost"})
-            blocks.append(block)
         line, _, self._rest = b"".join(blocks).partition(b"\n")
         return json.loads(line)
-
-    def _send(self, **request):
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        self._process.stdin.flush()
 
     def ask(self, what, **fields):
         """Sends a request and returns the answer, whose `output` is what was printed. Ctrl-C, or
         a notebook's interrupt, ends the request and not the session."""
         self._count += 1
-        number, printed = self._count, []
-        self._send(id=number, do=what, **{k: v for k, v in fields.items() if v is not None})
-        interrupted = False
-        while True:
-            try:
-                line = self._read()
-            except KeyboardInterrupt:
-                interrupted = True
-                self._send(interrupt=number)
-                continue
-            if line.get("id") == number and line.get("done"):
-                break
-            if line.get("id") == number:
+        fields = {k: v for k, v in fields.items() if v is not None}
+        request = json.dumps({"id": self._count, "do": what, **fields}).encode() + b"\n"
+        printed, interrupted = [], False
+
+        def interrupt(*_):
+            nonlocal interrupted
+            interrupted = True
+            if printed:  # before its first output the request is not begun
+                self._process.send_signal(signal.SIGINT)
+
+        usual = signal.getsignal(signal.SIGINT)
+        ours = callable(usual) and threading.current_thread() is threading.main_thread()
+        try:
+            if ours:
+                signal.signal(signal.SIGINT, interrupt)
+            self._process.stdin.write(request)
+            self._process.stdin.flush()
+            while not (line := self._read()).get("done"):
                 printed.append(line["output"])
+                if interrupted and len(printed) == 1:
+                    interrupt()
+        finally:
+            if ours:
+                signal.signal(signal.SIGINT, usual)
         line["output"] = "".join(printed)
-        if "error" in line and interrupted:
+        if interrupted:
+            line.setdefault("error", {"kind": "run", "message": "interrupted"})
             line["error"]["interrupted"] = True
         return line
 
@@ -178,7 +184,7 @@ class Session:
         out, executor, points, ranks, seed, sensitivity, workers and read, as those of
         `moebench run`; show: prints what the run prints."""
         if self._unused:
-            self.ask("drop", folders=[self._unused.pop() for _ in range(len(self._unused))])
+            self._check(self.ask("drop", folders=[self._unused.pop() for _ in self._unused[:]]))
         answer = self.ask("run", recipe=str(recipe) if recipe else None, text=text, set=set,
                           **options)
         if show:

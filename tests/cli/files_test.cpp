@@ -185,9 +185,8 @@ end)");
 TEST_CASE("a recipe is a file or -: other names of standard input are refused") {
   const Place at;
   at.write("work/recipe.lua", "print 'it ran'");
-  for (const char* command :
-       {"cat recipe.lua | @ run /dev/stdin", "@ run /dev/stdin < recipe.lua", "@ run /dev/null",
-        "cat recipe.lua | @ check /dev/fd/0"}) {
+  for (const char* command : {"cat recipe.lua | @ run /dev/stdin", "@ run /dev/stdin < recipe.lua",
+                              "@ run /dev/null", "cat recipe.lua | @ check /dev/fd/0"}) {
     std::string text = command;
     text.replace(text.find('@'), 1, "timeout 30 " MOEBENCH_BINARY);
     const Outcome o = at.shell(text);

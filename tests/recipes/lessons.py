@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the lessons of recipes/lessons and compares what they print with what their README shows.
+"""Runs the recipes of recipes/lessons and recipes/course and compares what they print with what
+their READMEs show.
 
   lessons.py --binary build/release/moebench [--mpi] [--write]
 
@@ -12,8 +13,8 @@ All lines are compared literally but these:
   kernel sets at the digits shown;
 * digests of parameters, which depend on the kernel set. Commands of one block must print the same.
 
-Every lesson must have a command in the README, which its own header has too, with the time that it
-takes. --write puts what is printed into the README. --mpi: mpirun is there and the program uses it.
+Every lesson must have a command in its README, which its own header has too, with the time that it
+takes. --write puts what is printed into the READMEs. --mpi: mpirun is there and the program uses it.
 Status 1 where something differs.
 """
 
@@ -29,7 +30,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LESSONS = pathlib.Path("recipes/lessons")
+FOLDERS = [pathlib.Path("recipes/lessons"), pathlib.Path("recipes/course")]
 
 BLOCK = re.compile(r"^```sh\n(.*?)^```\n+```text\n(.*?)^```$", re.S | re.M)
 NUMBER = r"-?[\d.]+"
@@ -89,13 +90,13 @@ def differences(wanted, outputs):
     return ["the commands print different digests"] if len(set(outputs)) > 1 else []
 
 
-def headers_without(readme):
+def headers_without(folder, readme):
     """Lessons that the README does not run, or whose header says it otherwise."""
     commands = [c for block in BLOCK.finditer(readme) for c in commands_of(block[1])]
-    for lesson in sorted((ROOT / LESSONS).glob("[0-9][0-9]_*")):
+    for lesson in sorted((ROOT / folder).glob("[0-9][0-9]_*")):
         head = lesson.read_text().split("import " if lesson.suffix == ".py" else "require")[0]
         head = " ".join(re.sub(r"^--", "", head, flags=re.M).split())
-        own = [(c, takes) for c, takes in commands if str(LESSONS / lesson.name) in c]
+        own = [(c, takes) for c, takes in commands if str(folder / lesson.name) in c]
         if not own:
             yield f"{lesson.name}: the README has no command with its output"
         for command, takes in own:
@@ -126,25 +127,32 @@ def compare_all(readme, folder, with_mpi):
     return written + readme[at:], equal
 
 
+def hold(folder, args):
+    """Whether the recipes of a folder print what its README shows, and say how they are run."""
+    file = ROOT / folder / "README.md"
+    readme = file.read_text()
+    faults = list(headers_without(folder, readme))
+    print("\n".join(faults), end="\n" if faults else "")
+    with tempfile.TemporaryDirectory() as name:
+        place = pathlib.Path(name)
+        shutil.copytree(ROOT / folder, place / folder)
+        (place / "build/release").mkdir(parents=True)
+        (place / "build/release/moebench").symlink_to(args.binary.resolve())
+        written, equal = compare_all(readme, place, args.mpi)
+    if args.write:
+        file.write_text(written)
+    return equal and not faults
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", required=True, type=pathlib.Path)
     parser.add_argument("--mpi", action="store_true")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--folder", choices=[f.name for f in FOLDERS], help="default: all")
     args = parser.parse_args()
-    file = ROOT / LESSONS / "README.md"
-    readme = file.read_text()
-    faults = list(headers_without(readme))
-    print("\n".join(faults), end="\n" if faults else "")
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        shutil.copytree(ROOT / LESSONS, folder / LESSONS)
-        (folder / "build/release").mkdir(parents=True)
-        (folder / "build/release/moebench").symlink_to(args.binary.resolve())
-        written, equal = compare_all(readme, folder, args.mpi)
-    if args.write:
-        file.write_text(written)
-    return 0 if equal and not faults else 1
+    held = [hold(f, args) for f in FOLDERS if args.folder in (None, f.name)]
+    return 0 if all(held) else 1
 
 
 if __name__ == "__main__":

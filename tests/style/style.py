@@ -117,10 +117,10 @@ def check_includes(root):
 
 def check_requires(root):
     recipes = sources(root, ("recipes",), {".lua"})
-    return [f"{path}:{number}: a recipe requires only 'moe', not '{match[1]}'"
+    return [f"{path}:{number}: a recipe requires only 'moe' and files beside it, not '{match[1]}'"
             for path, number, match in
             matches(root, recipes, r""".*\brequire\s*\(?\s*["']([^"']+)["']""")
-            if match[1] != "moe"]
+            if match[1] != "moe" and not (root / path).with_name(match[1] + ".lua").exists()]
 
 
 def run_tool(command, files):

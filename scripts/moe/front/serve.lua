@@ -31,6 +31,13 @@ ASKED.eval = { { text = { type = "string", required = true }, name = TEXT }, fun
   return { values = core.array(plain), frame = shown.frame_of(values[1]) }
 end }
 
+-- Returns what f() returns; an interrupt ends it, also in the library if that is said.
+local function guarded(f, library)
+  local ok, first, second = core.guarded(f, library)
+  if not ok then error(first, 0) end
+  return first, second
+end
+
 local folders = 0
 
 -- Returns the arguments of `moebench run` for a request.
@@ -55,6 +62,7 @@ local function arguments_of(r, to)
   return list
 end
 
+local INTERRUPTED = 128 + 2  -- by SIGINT, before the process had begun
 local NUMBER = { type = "integer", lo = 0, hi = 2 ^ 53 }
 
 ASKED.run = { { recipe = TEXT, text = TEXT, set = TABLE, read = TABLE, out = TEXT, executor = TEXT,
@@ -64,11 +72,14 @@ ASKED.run = { { recipe = TEXT, text = TEXT, set = TABLE, read = TABLE, out = TEX
   end
   folders = folders + 1
   local to = r.out or ("%s/run%d"):format(core.out_dir, folders)
-  local status, text = core.run_program(core.array(arguments_of(r, to)), r.text or "")
+  local status, text = guarded(function()
+    return core.run_program(core.array(arguments_of(r, to)), r.text or "")
+  end)
   local found = text ~= "" and core.json_decode(text) or {}
   local err = found.error
   if not err and status ~= 0 then
-    err = { kind = "run", message = ("the process of the run ended with status %d"):format(status) }
+    err = { kind = "run", message = status == INTERRUPTED and "interrupted" or
+      ("the process of the run ended with status %d"):format(status) }
   end
   local runs = {}
   for _, run in ipairs(found.runs or {}) do
@@ -92,7 +103,7 @@ end
 
 ASKED.figures = { schema.merged(style.OPTIONS, { folder = TEXT, where = TABLE,
   ending = { type = "string", enum = { "svg", "csv", "tex" }, default = "svg" } }), function(r)
-  return { figures = files_of(r) }
+  return { figures = guarded(function() return files_of(r) end, true) }
 end }
 
 ASKED.doc = { { topic = TEXT }, function(r) return { text = topics.text(r.topic) } end }

@@ -168,6 +168,19 @@ test("a table as CSV has every cell, and names its point in every row", function
     { "p4de", 'say "x"', "" }, { "p3dn", "c", "OOM" } })
 end)
 
+test("numbers of a frame are the same doubles in its CSV", function()
+  world.run ""
+  local tables, r, frame = require "moe.results.tables", random(5), { columns = { "x" }, rows = {} }
+  for i = 1, 200 do frame.rows[i] = { (r() - 0.5) * 10 ^ (r(600) - 300) } end
+  frame.rows[201], frame.rows[202] = { 2 ^ -1074 }, { 0.1 }
+  local i = 0
+  for cell in tables.csv_of_frame(frame):gmatch "\n([^\n]+)" do
+    i = i + 1
+    expect.equal(tonumber(cell), frame.rows[i][1])
+  end
+  expect.equal(i, 202)
+end)
+
 test("a table as LaTeX has a cell per column, and escapes what LaTeX reads", function()
   world.run ""
   local tables = require "moe.results.tables"
@@ -283,6 +296,44 @@ test("a search is drawn with its front, and says how much of the space was seen"
   local _, err = pages.page_of(files)
   pages.has(err.message, "searches[1].front[1].peak_bytes: is a string")
 end)
+
+-- Titles by name of the charts of a sweep over points { GPUs, batch }; system b does not fit at
+-- points of `out`.
+local function titles_of(points, out)
+  world.run ""
+  local runs, groups, titles = {}, {}, {}
+  for i, p in ipairs(points) do
+    groups[i] = {}
+    for k, system in ipairs { "a", "b" } do
+      local one = { system = system, devices = p[1], point = { batch = p[2] }, iteration_ms = 3 - k,
+        compute_ms = 1, comm_ms = 1, exposed_comm_ms = 1, hidden_comm_ms = 0, peak_bytes = 1,
+        oom = k == 2 and out[i] or nil }
+      groups[i][k], runs[#runs + 1] = one, one
+    end
+  end
+  local R = require("moe.results.results").new(runs)
+  local made = require("moe.results.charts.sweep").charts(groups, R, function() return "t" end)
+  for _, chart in ipairs(made.overview) do titles[chart.name] = chart.title end
+  return titles
+end
+
+test("a chart says in what its points differ beside the axis, and where systems are left out",
+  function()
+    local line, grid = { { 8, 1 }, { 16, 1 }, { 32, 2 } }, {}
+    for i = 0, 8 do grid[i + 1] = { 8 * 2 ^ (i % 3), 1 + (i - i % 3) / 3 } end
+    local some = "; not every system at every point"
+    for _, case in ipairs {
+      { { { 8, 1 }, { 16, 1 }, { 32, 1 } }, {}, "", "" },
+      { line, {}, "; points differ in batch", ", sums over batch" },
+      { line, { true }, "; points differ in batch" .. some, ", sums over batch" .. some },
+      { grid, {}, ": median and range over batch", ", sums over batch" },
+      { grid, { [5] = true }, ": median and range over batch" .. some,
+        ", sums over batch" .. some } } do
+      local titles = titles_of(case[1], case[2])
+      expect.equal(titles["speedup-by-GPUs"], "Speed-up over a by GPUs" .. case[3])
+      expect.equal(titles["shares-by-GPUs"], "Shares of the step by system and GPUs" .. case[4])
+    end
+  end)
 
 test("a sweep over two axes has lines for each and a chart per further coordinate",
   function()

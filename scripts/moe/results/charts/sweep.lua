@@ -125,15 +125,29 @@ local function said(s, quantity)
   return quantity.label .. (quantity.skip_first and " over " .. s.systems[1] or "")
 end
 
--- Returns in what the groups differ beside the axis, if any: " over batch and gate".
-local function mixed(groups, s, axis)
+-- Returns in what the groups differ beside the axis, behind the words: " over batch, gate", or "".
+local function mixed(words, groups, s, axis)
   local names = {}
   for _, d in ipairs(s.dims) do
     local differ = false
     for _, group in ipairs(groups) do differ = differ or d.of(group[1]) ~= d.of(groups[1][1]) end
     if differ and d ~= axis then names[#names + 1] = d.name end
   end
-  return #names > 0 and " over " .. table.concat(names, ", ") or ""
+  return #names > 0 and words .. table.concat(names, ", ") or ""
+end
+
+-- Returns what a title says if at one of the keys systems have unlike numbers of values in `by`
+-- (collect): some fit in memory at fewer points.
+local function unlike(by, s, keys)
+  for _, key in ipairs(keys) do
+    local least, most = math.huge, 0
+    for _, system in ipairs(s.systems) do
+      local n = #(by[system] and by[system][key] or {})
+      least, most = math.min(least, n), math.max(most, n)
+    end
+    if least < most then return "; not every system at every point" end
+  end
+  return ""
 end
 
 -- Returns a chart of a quantity over an axis, a line per system: medians over the groups, of ratios
@@ -157,11 +171,14 @@ local function over_axis(s, groups, axis, quantity, name, title)
     end
   end
   if #series == 0 then return nil end
-  local what = quantity.skip_first and ": median and range" or ": median"
-  what = what .. mixed(groups, s, axis)
-  return lines.lines { name = name, title = title .. (several and what or ""), series = series,
-    x_label = axis.name, y_label = ("%s, %s"):format(quantity.label, quantity.unit),
-    from = quantity.from or 1 }
+  local what = mixed("; points differ in ", groups, s, axis)
+  if several then
+    what = (quantity.skip_first and ": median and range" or ": median")
+      .. mixed(" over ", groups, s, axis)
+  end
+  return lines.lines { name = name, series = series,
+    title = title .. what .. unlike(by, s, axis.values), x_label = axis.name,
+    y_label = ("%s, %s"):format(quantity.label, quantity.unit), from = quantity.from or 1 }
 end
 
 local function median_charts(s, out)
@@ -184,7 +201,8 @@ local function distribution(s, out)
   end
   if #s.groups < FOR_SPREAD or #series == 0 then return end
   out[#out + 1] = lines.distribution { name = "speedup-distribution", series = series,
-    title = ("Speed-up over %s over %d points, cumulative"):format(s.systems[1], #s.groups),
+    title = ("Speed-up over %s over %d points, cumulative%s"):format(s.systems[1], #s.groups,
+      unlike(by, s, { "all" })),
     x_label = "speed-up, x" }
 end
 
@@ -208,12 +226,16 @@ local function shares_of(s, axis)
 end
 
 local function shares(s, out)
-  out[#out + 1] = bars.shares("shares", ("Shares of the step by system, sums over %d points")
-    :format(#s.groups), shares_of(s))
+  local function unlike_by(key, keys)
+    return unlike(collect(s.groups, STEP, s.systems[1], key), s, keys)
+  end
+  out[#out + 1] = bars.shares("shares", ("Shares of the step by system, sums over %d points%s")
+    :format(#s.groups, unlike_by(function() return "all" end, { "all" })), shares_of(s))
   local axis = s.axes[1]
   if axis and #s.systems * #axis.values <= 60 then
     out[#out + 1] = bars.shares("shares-by-" .. axis.name, ("Shares of the step by system and %s")
-      :format(axis.name) .. mixed(s.groups, s, axis):gsub("^ ", ", sums "), shares_of(s, axis))
+      :format(axis.name) .. mixed(", sums over ", s.groups, s, axis)
+      .. unlike_by(axis.of, axis.values), shares_of(s, axis))
   end
 end
 
