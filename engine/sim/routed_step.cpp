@@ -320,15 +320,13 @@ void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement
       }
     }
   }
-  rows.got = of_device;
-  if (split_.size > 1) join_split(l, of_device);
+  join_split(l, of_device);
   rows.source.resize(ranks_);
   rows.experts.resize(ranks_);
   for (size_t r = 0; r < ranks_; ++r) {
     check_room(l, r, of_device[r], rows_[l].room);
     rows.source[r].work.slot_occupancy = ratio(of_source[r], layer.experts * layer.capacity);
-    // The occupancy of a device is relative to the slots that it has without expert copies: as many
-    // as a source rank, experts * capacity.
+    // Relative to the slots that it has without expert copies: as many as source ranks.
     rows.experts[r].work.slot_occupancy =
         ratio(of_device[r], layer.experts * layer.capacity * split_.size);
     if (by_block_) rows.experts[r].blocks = &rows.blocks[r];
@@ -337,6 +335,8 @@ void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement
 
 void RoutedStep::join_split(size_t l, std::vector<int64_t>& of_device) {
   Rows& rows = rows_[l];
+  rows.got = of_device;
+  if (split_.size == 1) return;
   const std::vector<BlockFills> blocks = rows.blocks;
   const int64_t n = holders_.size;
   for (size_t r = 0; r < ranks_; ++r) {

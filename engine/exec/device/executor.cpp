@@ -86,11 +86,12 @@ void check_supported(const Plan& plan, const RunOptions& options) {
   for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     const Collective collective = plan.graph.def(op).collective;
-    if (!is_half(collective)) continue;
+    const bool split = is_half(collective) || collective == Collective::kShift ||
+                       plan.graph.op(op).attrs.contains("repeated");
+    if (!split) continue;
     throw user_error(
         "op '{}': the executor cuda has no {}; the optimizer's states can be sharded (zero = 1), "
-        "and "
-        "products split (tp), in simulations and on cpu",
+        "and products and sequences split (tp, cp, etp), in simulations and on cpu",
         plan.graph.op(op).name, plan.graph.def(op).name);
   }
   if (options.processes != nullptr) check_turns(plan);

@@ -103,21 +103,16 @@ end
 --- tp, cp, the number of ranks, or groups over tp and cp, with sequences of their own, and etp.
 function M.sizes(model, devices)
   local grid = model.grid or {}
-  local tp, cp, rest = grid.tp or 1, grid.cp or 1, devices
-  for _, axis in ipairs { { "tp", tp, "ranks" }, { "cp", cp, "groups over tp" } } do
-    local name, length, what = unpack(axis)
+  local tp, cp, etp = grid.tp or 1, grid.cp or 1, grid.etp or 1
+  for _, axis in ipairs { { "tp", tp, devices, "ranks" }, { "etp", etp, devices, "ranks" },
+      { "cp", cp, devices / tp, "groups over tp" } } do
+    local name, length, rest, what = unpack(axis)
     if rest % length ~= 0 then
       errors.user(("grid.%s: %d does not divide the number of %s, %d; give a divisor"):format(name,
         length, what, rest), grid.at, "grid." .. name)
     end
-    rest = rest / length
   end
-  local shares = rest
-  local etp = grid.etp or 1
-  if devices % etp ~= 0 then
-    errors.user(("grid.etp: %d does not divide the number of ranks, %d; give a divisor"):format(etp,
-      devices), grid.at, "grid.etp")
-  end
+  local shares = devices / (tp * cp)
   local ep = grid.ep or model.ep or devices / etp
   if grid.ep and model.ep and grid.ep ~= model.ep then
     errors.user(("grid.ep: is %d, but %s.ep is %d; omit one of them"):format(grid.ep, model.path,

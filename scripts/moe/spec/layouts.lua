@@ -35,11 +35,11 @@ M.FIELDS = {
 }
 
 schema.record("layout", "layout", "a grid, from moe.layouts", {
-  { "grid", "moe.Grid", "the grid" },
-  { "refused", "string", "why there is none, in a line; nil: it can be planned", optional = true },
-  { "gib", "number", "what a device holds of parameters, gradients and states at least, in GiB: a "
-    .. "pipeline rank's share of them, without activations; nil where the grid does not exist",
-    optional = true },
+  { "grid", "moe.Grid", "the grid, or a table of its fields where it does not exist" },
+  { "micro_batches", "integer?", "of a step; nil where the grid does not exist" },
+  { "gib", "number?", "what a device holds of parameters, gradients and states at least, in GiB: an "
+    .. "even share of its pipeline rank, without activations; nil where the grid does not exist" },
+  { "refused", "string?", "why it cannot be, in a line" },
 })
 
 local function powers(most)
@@ -89,12 +89,12 @@ function M.layouts(t)
   each(schema.merged(default, c.axes), 1, {}, function(fields)
     local ok, made = pcall(function()
       local grid = grid_lib.with(nil, schema.merged(fields, { global_batch = c.global_batch }), at)
-      model_lib.resolve(model_lib.on(c.model, grid), devices, set)
-      return grid
+      local spec = model_lib.resolve(model_lib.on(c.model, grid), devices, set)
+      return { grid = grid, micro_batches = spec.model.micro_batches }
     end)
-    local row = { grid = ok and made or fields }
+    local row = ok and made or { grid = fields }
     if not ok then
-      row.refused = type(made) == "table" and made.message or tostring(made)
+      row.refused = (type(made) == "table" and made.message or tostring(made)):gsub("^.-:%d+: ", "")
     else
       row.gib = held(c, fields, elements, devices, number) / 2 ^ 30
       local most = c.cluster.device.memory_bytes / 2 ^ 30
