@@ -237,8 +237,20 @@ local function model_of(a, t)
   if k > experts then
     a:fail("moe-router-topk", "%d is more than num-experts = %d", k, experts)
   end
-  if not a:flag "swiglu" then a:fail("swiglu", "is missing; only experts with SwiGLU are built") end
-  local ffn = a:number("ffn-hidden-size", math.floor(4 * hidden * 2 / 3 / 64) * 64)
+  local gated, norm = a:flag "swiglu", a:word("normalization", "LayerNorm")
+  if norm ~= "LayerNorm" and norm ~= "RMSNorm" then
+    a:fail("normalization", "'%s' is not allowed; give LayerNorm or RMSNorm", norm)
+  end
+  local eps = a:number("norm-epsilon", 1e-5)
+  if norm == "LayerNorm" and eps ~= 1e-5 then
+    a:fail("norm-epsilon", "%g: LayerNorm is built with 1e-5 alone", eps)
+  end
+  local positions = a:word("position-embedding-type", "learned_absolute")
+  if positions ~= "rope" and positions ~= "learned_absolute" then
+    a:fail("position-embedding-type", "'%s' is not built; rope and learned_absolute are", positions)
+  end
+  local ffn = a:number("ffn-hidden-size",
+    gated and math.floor(4 * hidden * 2 / 3 / 64) * 64 or 4 * hidden)
   local biased = not a:flag "disable-bias-linear"
   local balance = a:word("moe-router-load-balancing-type", "aux_loss")
   if not BALANCE[balance] then
@@ -252,7 +264,8 @@ local function model_of(a, t)
     shared_ffn = a:number("moe-shared-expert-intermediate-size", 0),
     shared_gate = a:flag "moe-shared-expert-gate", ffns = ffn_letters(a, layers),
     tied = not a:flag "untie-embeddings-and-output-weights", router = router_of(a, k),
-    theta = a:number("rotary-base", 10000), eps = a:number("norm-epsilon", 1e-5),
+    theta = a:number("rotary-base", 10000), eps = eps, norm = norm:lower(),
+    form = gated and "silu_mul" or "gelu", positions = positions ~= "rope",
     qkv_bias = biased or a:flag "add-qkv-bias", out_bias = biased, ffn_bias = biased,
     rope_form = a:flag "rotary-interleaved" and "interleaved" or "halves",
     gate = "top_k", dtypes = a:flag "bf16" and "megatron_bf16" or nil,
@@ -313,9 +326,7 @@ local function dispatcher_of(a)
     end
     return policy.dispatchers[known[1]] { sms = a:number(known[2], known[3]), wire = "bf16" }
   elseif kind == "allgather" and a:number("expert-model-parallel-size", 1) > 1 then
-    a:fail("moe-token-dispatcher-type", "%s'allgather': no times of it were measured, so that it "
-      .. "is not simulated; alltoall and flex are, and any with expert-model-parallel-size 1",
-      a.values["moe-token-dispatcher-type"] and "" or "is by default ")
+    return policy.dispatchers.allgather {}
   elseif kind ~= "alltoall" and kind ~= "allgather" then
     a:fail("moe-token-dispatcher-type", "'%s' is not known", kind)
   end

@@ -49,6 +49,12 @@ local M = {
     window_theta = schema.optional(rope.theta), window_rotary = schema.optional(rope.rotary),
     window_sinks = flag "whether only blocks with a window have sinks",
     attention_gate = grouped.gated, value_scale = grouped.value_scale,
+    norm = { type = "string", default = "rmsnorm", enum = { "rmsnorm", "layernorm" },
+      doc = "the norms of blocks and head; layernorm has an eps of 1e-5" },
+    form = { type = "string", default = "silu_mul", enum = { "silu_mul", "gelu" },
+      doc = "of feed-forwards and experts" },
+    positions = { type = "boolean", default = false,
+      doc = "whether tokens have a learned embedding of their position in place of rotary ones" },
     norms = { type = "string", default = "before", enum = { "before", "after", "both", "experts" },
       doc = "where attention and feed-forward have their norm: of the input, of the output, of "
         .. "both, or of the input and of the output of MoE blocks' feed-forward" },
@@ -122,12 +128,18 @@ local function seen(o, i, angles)
   local full = o.full_every > 0 and i % o.full_every == 0
   local kind = o.attentions and o.attentions:sub(i, i) or full and "f" or "w"
   local window = o.window > 0 and (kind == "w" or kind == "v")
-  return window, kind ~= "n" and kind ~= "v" and angles[window] or nil
+  return window, kind ~= "n" and kind ~= "v" and not o.positions and angles[window] or nil
+end
+
+-- Returns the norm of x, of this name and segment.
+local function normed(b, o, x, name, seg)
+  if o.norm == "layernorm" then return b:layernorm(x, { name = name, seg = seg }) end
+  return b:rmsnorm(x, { name = name, eps = o.eps, seg = seg })
 end
 
 -- Returns x plus the norm of y.
 local function added(b, o, name, y, x)
-  y = b:rmsnorm(y, { name = name .. ".post_norm", eps = o.eps })
+  y = normed(b, o, y, name .. ".post_norm")
   return b:op { kind = "add", name = name .. ".sum", inputs = { y, x } }
 end
 
@@ -159,7 +171,7 @@ end
 
 local function attention(b, o, i, x, angles)
   local u, after = x, o.norms == "after" or o.norms == "both"
-  if o.norms ~= "after" then u = b:rmsnorm(x, { name = "ln1", eps = o.eps, seg = "attn" }) end
+  if o.norms ~= "after" then u = normed(b, o, x, "ln1", "attn") end
   local window, turned = seen(o, i, angles)
   local part = (o.stand_in or {})[o.attentions and o.attentions:sub(i, i)]
   local y
@@ -184,9 +196,9 @@ end
 local function feed_forward(b, o, i, x)
   local moe = is_moe(o, i)
   local u, seg = x, moe and "gate" or "mlp"
-  if o.norms ~= "after" then u = b:rmsnorm(x, { name = "ln2", eps = o.eps, seg = seg }) end
+  if o.norms ~= "after" then u = normed(b, o, x, "ln2", seg) end
   local after = o.norms == "after" or o.norms == "both" or moe and o.norms == "experts"
-  local given = { form = "silu_mul", bias = o.ffn_bias, limit = o.act_limit, alpha = o.act_alpha,
+  local given = { form = o.form, bias = o.ffn_bias, limit = o.act_limit, alpha = o.act_alpha,
     offset = o.act_offset, residual_scale = o.residual_scale, residual = not after and x or nil }
   local y
   if not moe then
@@ -212,30 +224,29 @@ local function mtp_layer(b, o, k, x, angles)
   local ahead = b:embedding { hidden = o.hidden, positions = false, scale = o.embedding_scale,
     ahead = k }
   local both = b:op { kind = "concat", name = "mtp.rows", attrs = { axis = 2 }, inputs = {
-    b:rmsnorm(ahead, { name = "mtp.enorm", eps = o.eps, seg = "head" }),
-    b:rmsnorm(x, { name = "mtp.hnorm", eps = o.eps }) } }
+    normed(b, o, ahead, "mtp.enorm", "head"), normed(b, o, x, "mtp.hnorm") } }
   x = b:op { kind = "linear", name = "mtp.proj", inputs = { both,
     b:parameter { name = "mtp.proj.w", shape = { o.hidden, 2 * o.hidden } } } }
   x = feed_forward(b, o, o.layers, attention(b, o, o.layers, x, angles))
-  return b:rmsnorm(x, { name = "mtp.norm", eps = o.eps, seg = "head" })
+  return normed(b, o, x, "mtp.norm", "head")
 end
 
 function M.build(b, o)
-  local x = b:embedding { hidden = o.hidden, positions = false, scale = o.embedding_scale }
+  local x = b:embedding { hidden = o.hidden, positions = o.positions, scale = o.embedding_scale }
   local angles = {}
-  angles[false] = b:rope { rotary = o.rotary, theta = o.theta, scaling = o.rope_scaling,
+  angles[false] = not o.positions and b:rope { rotary = o.rotary, theta = o.theta, scaling = o.rope_scaling,
     factor = o.rope_factor, original_seq = o.original_seq, beta_fast = o.beta_fast,
     beta_slow = o.beta_slow, truncate = o.truncate, attention_factor = o.attention_factor,
     mscale = o.mscale, mscale_all_dim = o.mscale_all_dim, low_freq_factor = o.low_freq_factor,
     high_freq_factor = o.high_freq_factor, seg = "attn" }
-  angles[true] = o.window_theta and b:rope { rotary = o.window_rotary, theta = o.window_theta,
+  angles[true] = o.window_theta and not o.positions and b:rope { rotary = o.window_rotary, theta = o.window_theta,
     name = "window_rope", seg = "attn" } or angles[false]
   for i = 1, o.layers do
     b:block(i)
     x = feed_forward(b, o, i, attention(b, o, i, x, angles))
   end
   b:block()
-  x = b:rmsnorm(x, { name = "lnf", eps = o.eps, seg = "head" })
+  x = normed(b, o, x, "lnf", "head")
   b:head(x, { tied = o.tied, scale = o.logit_scale })
   for k = 1, o.mtp_layers do
     x = mtp_layer(b, o, k, x, angles)

@@ -131,7 +131,8 @@ local function with_times(made, gpu, on, path, at)
     local one = law_for(times_of, { gpu = gpu, way = way }, nodes, false)
     made[key] = own[times_of .. " " .. way] or one and one.law
   end
-  if made.law_there then return made end
+  -- Of rows that go to all ranks, collectives are made, whose times are those of the links.
+  if made.law_there or made.route.to_all then return made end
   errors.user(("%s: no times of '%s' were measured; leave it out (a plan's own exchange sends "
     .. "every choice), or name as times_of of its route a dispatcher that was measured"):format(
     path, times_of), at)

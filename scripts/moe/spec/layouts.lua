@@ -48,6 +48,18 @@ local function powers(most)
   return list
 end
 
+-- Returns the layout of blocks that pp does not divide, in text: ranks in the middle have one more,
+-- as the first has the embedding and the last the head; nil where it does.
+local function uneven(blocks, pp)
+  if blocks % pp == 0 then return nil end
+  local first, stages = 1 + math.floor((pp - blocks % pp) / 2), {}
+  for i = 1, pp do
+    local more = i >= first and i < first + blocks % pp
+    stages[i] = ("t"):rep(math.floor(blocks / pp) + (more and 1 or 0))
+  end
+  return "E" .. table.concat(stages, "|") .. "L"
+end
+
 -- Calls f(grid's fields) for each combination of the axes from number `i` on.
 local function each(axes, i, fields, f)
   local name = AXES[i]
@@ -88,7 +100,12 @@ function M.layouts(t)
   local list = {}
   each(schema.merged(default, c.axes), 1, {}, function(fields)
     local ok, made = pcall(function()
-      local grid = grid_lib.with(nil, schema.merged(fields, { global_batch = c.global_batch }), at)
+      local blocks = c.model.layers
+      if blocks and blocks < fields.pp then
+        errors.user(("grid.pp: %d pipeline ranks for %d blocks"):format(fields.pp, blocks), at)
+      end
+      local grid = grid_lib.with(nil, schema.merged(fields, { global_batch = c.global_batch,
+        layout = blocks and uneven(blocks, fields.pp) }), at)
       local spec = model_lib.resolve(model_lib.on(c.model, grid), devices, set)
       return { grid = grid, micro_batches = spec.model.micro_batches }
     end)

@@ -86,6 +86,13 @@ test("a run of Megatron-LM becomes a model, a grid and a system", function()
   assert(t.grid.etp == 2 and t.grid.cp_comm == "p2p")
   t = run "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1 --sequence-parallel"
   assert(t.grid.tp == 2 and t.grid.micro_batches == 4)
+  -- GPT's form: LayerNorm, GELU, learned positions; no dispatcher named is the all-gather.
+  local gpt = moe.from_megatron { cluster = moe.cluster.h100 { nodes = 2 }, arguments = LINE:gsub(
+    "%-%-swiglu ", ""):gsub("%-%-normalization.-rope ", ""):gsub("%-%-moe%-token.-alltoall", "")
+    .. " --expert-model-parallel-size 8" }
+  assert(gpt.system.dispatcher.name == "allgather" and gpt.predicted.ms > 0)
+  assert(gpt.model:parameters() == (128 + 32) * 64 + 4 * 4 * 64 * 64 + 2 * norms
+    + 4 * (8 * (2 * 64 * 256 + 64)))
 end)
 
 test("an argument that is not built, not known or damaged is named", function()
@@ -102,8 +109,7 @@ test("an argument that is not built, not known or damaged is named", function()
     ["--moe-layer-freq [0]*9"] = "moe-layer-freq: has 9 entries for num-layers = 4",
     ["--moe-layer-freq junk"] = "moe-layer-freq: 'junk' is not a number or a list",
     ["--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend uccl"] = "'uccl' is not built",
-    ["--expert-model-parallel-size 8 --moe-token-dispatcher-type allgather"] =
-      "'allgather': no times of it were measured",
+    ["--position-embedding-type none"] = "'none' is not built",
     ["--moe-token-dispatcher-type mine"] = "moe-token-dispatcher-type: 'mine' is not known",
     ["--mtp-num-layers 0.5"] = "mtp-num-layers: '0.5' is not allowed; give a whole number from 0",
     ["--recompute-granularity full --recompute-num-layers 2"] = "recompute-num-layers: only full",
