@@ -117,8 +117,8 @@ TensorId experts(ModelBuilder& b, const In& in, const Experts& o) {
   b.begin_segment(Segment::kDispatch);
   TensorId rows = b.op("dispatch", "moe.dispatch", {in.x, slot_choice, choice_slot, counts},
                        {{"k", b.gate().columns}});
-  rows = exchange(b, "moe.a2a_1", rows, counts, "expert");
   const Repeated repeated(b, counts);
+  rows = exchange(b, "moe.a2a_1", rows, counts, "expert");
   rows = repeated.to_all(rows);
   b.begin_segment(Segment::kExpert);
   const Attrs all_rows = {{"rows", std::string("capacity")}};
