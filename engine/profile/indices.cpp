@@ -130,7 +130,11 @@ std::vector<int32_t> counts_of_blocks(const Graph& graph, const Op& op, int64_t 
                                       const WorkContext& context) {
   const TimedRows timed = timed_rows(graph, op, context.slot_occupancy * op.rows.occupancy);
   const int64_t of_rows = blocks_in(graph.tensor(op.inputs[0])), sources = of_rows / timed.slots;
-  const int64_t blocks = std::min(of_rows, n), parts = n / blocks;  // sum_repeats counts some
+  // The counts of a sum of copies are those of one.
+  const int64_t blocks = op.attrs.contains("times")
+                             ? std::min(of_rows, blocks_in(graph.tensor(op.outputs[0])))
+                             : of_rows;
+  const int64_t parts = n / blocks;
   std::vector<int32_t> counts;
   for (int64_t part = 1; part <= parts; ++part) {
     for (int64_t b = 0; b < blocks; ++b) {
