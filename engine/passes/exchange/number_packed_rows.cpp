@@ -234,14 +234,30 @@ class Numbering {
   TensorId of_all_parts(TensorId counts) {
     // A dispatch before the cut ops still reads the gate's own counts.
     const bool of_gate = is(given_, producer_[counts.index()], MoeOp::kGate);
-    const std::vector<TensorId> ends = parts_up_to(of_gate ? parts_.back().ends : counts);
+    std::vector<TensorId> ends = parts_up_to(of_gate ? parts_.back().ends : counts);
+    if (ends.size() == 1 && !stacked_.contains(counts)) ends = exchanged_by_part(counts);
+    if (stacked_.contains(ends.back())) return stacked_.at(ends.back());
     if (ends.size() == 1) return counts;
-    const auto known = stacked_.find(ends.back());
-    if (known != stacked_.end()) return known->second;
     const OpId after = producer_[ends.back().index()];
     return stacked_[ends.back()] = graph_.out(
                add(ops::kConcat, given_.op(after), given_.tensor(ends.back()).name + ".parts", ends,
                    {{"axis", int64_t{0}}, {"view", int64_t{1}}}, after));
+  }
+
+  /// Returns the row ends of all parts where an exchange of counts that is not cut has only those of
+  /// the last, which are the counts of the whole batch, although its gate is cut.
+  std::vector<TensorId> exchanged_by_part(TensorId counts) {
+    const OpId maker = producer_[counts.index()];
+    if (!carries(given_, maker, Payload::kCounts)) return {counts};
+    const Op& exchange = given_.op(maker);
+    std::vector<TensorId> ends = parts_up_to(exchange.inputs[0]);
+    for (size_t p = 0; p + 1 < ends.size(); ++p) {
+      ends[p] = graph_.out(add(ops::kExchangeCounts, exchange,
+                               fmt::format("{}.of_part{}", exchange.name, p), {ends[p]},
+                               all_attrs(exchange), maker));
+    }
+    ends.back() = counts;
+    return ends;
   }
 
   std::vector<OpId> order() const {

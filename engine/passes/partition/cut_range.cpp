@@ -98,9 +98,10 @@ struct RangeCutter::Parts {
         part_sizes(tensor.shape[static_cast<size_t>(at)], cutter.batch_, range.parts);
     Attrs attrs = {{"axis", int64_t{at}}, {"sizes", fmt::format("{}", fmt::join(lengths, ","))}};
     if (at == 0) attrs["view"] = int64_t{1};
-    const OpId made =
-        add_like(graph(), reader, ops::kSplit, fmt::format("{}.split.{}", reader.name, tensor.name),
-                 {cutter.now(t)}, attrs);
+    // The split of an op's second output could have the name of the second part of its first.
+    std::string name = fmt::format("{}.split.{}", reader.name, tensor.name);
+    if (graph().find_tensor(name).valid()) std::replace(name.begin(), name.end(), ':', '.');
+    const OpId made = add_like(graph(), reader, ops::kSplit, name, {cutter.now(t)}, attrs);
     return graph().op(made).outputs;
   }
 
