@@ -51,8 +51,9 @@ pid_t start(std::vector<std::string> arguments, const Descriptor& in, const Desc
   sigaddset(&interrupts, SIGINT);
   pthread_sigmask(SIG_BLOCK, &interrupts, &before);  // the child has our handler until exec
   const pid_t parent = getpid(), pid = fork();
-  for (const int number : {SIGINT, SIGPIPE}) {
-    if (pid == 0) signal(number, SIG_DFL);
+  if (pid == 0) {
+    signal(SIGINT, SIG_DFL);
+    signal(SIGPIPE, SIG_DFL);
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid < 0) throw run_error("cannot start a process: {}", std::strerror(errno));
