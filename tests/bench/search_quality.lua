@@ -1,7 +1,7 @@
 -- moebench run tests/bench/search_quality.lua --trust --set part=brute (or known, old): how good
--- what moe.search finds is. brute: against the best of all mixes of spaces of at least 2,000, each of
--- which is planned and simulated, on three grids. known: on random cases of one pipeline rank,
--- against the best known system, simulated alone. old: two cases in which it was once worse.
+-- what moe.search finds is. brute: against the best of all mixes of spaces of at least 2,000, each
+-- of which is planned and simulated, on three clusters. known: on random cases of one pipeline
+-- rank, against the best known system, simulated alone. old: two cases in which it was once worse.
 local moe = require "moe"
 local core = require "moe.core"
 local explore = require "moe.search.explore"

@@ -74,10 +74,11 @@ end
 -- today do: beside it one sees what the best mix gains apart from padding.
 local WITHOUT_PADDING = "raf_rows"
 
--- Returns whether a run is slower than the best one by less than the error of such predictions.
+-- Returns whether a run differs from the best one by less than the error of such predictions.
 local function ties(s, run)
+  local a, b = run.iteration_ms, s.best.iteration_ms
   return not run.oom and run.system ~= s.best.system
-    and run.iteration_ms < s.best.iteration_ms * (1 + prediction_error.simulated.error)
+    and math.max(a, b) < math.min(a, b) * (1 + prediction_error.simulated.error)
 end
 
 -- Returns a line on the runs that tie with the best one, or nil.

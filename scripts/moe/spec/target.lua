@@ -315,9 +315,10 @@ end
 --- passed over, unless all are. spec.simulate: the options that the core's plan:simulate takes, or
 --- nil; spec.composed: nil, or a function of the specification and a candidate that returns a plan
 --- of turns and what is composed of them (moe.run.turns). Returns { plan, sim = its simulation,
---- whose `timelines` the core's trace, spans and explain take, candidate, pipeline = the turns of pipeline ranks or nil, packing = the record of
---- packing.choose or nil, oom = true or nil, tried = { { choice, iteration_ms, peak_bytes, oom,
---- why } } }, without a time for those that were passed over.
+--- whose `timelines` the core's trace, spans and explain take, candidate, pipeline = the turns of
+--- pipeline ranks or nil, packing = the record of packing.choose or nil, oom = true or nil, tried =
+--- { { choice, iteration_ms, peak_bytes, oom, why } } }, without a time for those that were passed
+--- over.
 function M.plan(spec, system)
   local best, failure
   local tried = core.array {}

@@ -199,7 +199,7 @@ test("what the error of simulated steps does not tell apart is a tie, with the r
         end
       end).output
     end
-    local line = output(0.9):match "Tie: [^\n]*"
+    local line = output(1.1):match "Tie: [^\n]*"
     assert(line and line:find("plain", 1, true) and line:find("execute = 2", 1, true), line)
     assert(line:find("search_best.lua", 1, true), line)
     assert(not output(0.5):find("plain tie", 1, true) and not output(0.5):find "Tie: [^\n]*plain")
