@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/graph/op_def.h"
 #include "engine/pipeline/timeline.h"
 #include "engine/plan.h"
 #include "engine/schedule/precedence.h"
@@ -34,30 +35,41 @@ class StepComposer {
   /// routing, whose micro-batches differ, or an op that runs among those of another turn.
   StepComposer(std::shared_ptr<const Plan> plan, const Timeline& timeline);
 
-  /// Returns the step of the turns `many`. Throws UserError naming a turn that the plan lacks.
+  /// Returns the step of the turns `many`. Requires: the plan has all of them (likeness.h).
   ComposedStep compose(const PipelineSpec& many) const;
 
  private:
+  using Ways = std::vector<double>;  // to an op, from each lane and arrival of its block
+  /// The ops of an entry, with the ways through them.
   struct Block {
     pipeline::Paths paths;
     std::vector<OpId> ops;
-    std::vector<std::pair<OpId, size_t>> left;  // ops that the tail waits for, and their ends
+    std::map<OpId, Ways> ways;
+    std::map<OpId, size_t> left;  // ops that the tail waits for: their ends in `paths`
+  };
+  struct OpState {
+    size_t lane = 0;     // of its pipeline rank
+    OpId before;         // on the lane
+    Nanoseconds ns = 0;  // how long it took
+    bool tail = false;   // whether it is behind all turns
+    int64_t entry = 0;   // in which it is; of a handoff, that of the sender
+    int64_t taken = 0;   // of a handoff: the receiver's entry
+    int32_t layer = -1;  // its block, or that of what reads it
   };
   /// The entry of each stage, micro-batch and kind of work on its rank.
   using Entries = std::map<std::tuple<int64_t, int64_t, pipeline::Work>, size_t>;
-  using Ways = std::vector<double>;  // to an op, from each input of a block
-  struct Found {
-    std::map<OpId, Ways> ways;
-    std::vector<Ways> ends;  // by lane
-  };
 
-  bool is_handoff(OpId op) const;
+  bool is_handoff(OpId op) const { return graph_.def(op).collective == Collective::kHandoff; }
+  size_t rank_of(OpId op) const { return static_cast<size_t>(graph_.op(op).pipeline_rank); }
+  OpState& at(OpId op) { return ops_[op.index()]; }
+  const OpState& at(OpId op) const { return ops_[op.index()]; }
+  std::vector<OpId> waits_of(OpId op) const;
   void take_times(const Timeline& timeline);
   void find_tail();
-  void place_ops();
+  void find_layers();
+  Entries add_blocks();
   void place(OpId op, const Entries& known);
-  void connect();
-  Found find_ways(size_t rank, Block& block, const Found& before);
+  void find_ways(size_t rank, size_t entry);
   Nanoseconds tail_end(const std::vector<std::vector<int32_t>>& last, const pipeline::Timeline& t,
                        std::vector<double>& busy) const;
 
@@ -68,14 +80,8 @@ class StepComposer {
   const std::vector<OpId> producers_;       // by tensor
   std::vector<pipeline::Row> rows_;         // by pipeline rank
   std::vector<std::vector<Block>> blocks_;  // by pipeline rank and entry
-  std::vector<size_t> lane_of_;             // by op: a lane of its pipeline rank
   std::vector<size_t> lanes_;               // by pipeline rank: how many
-  std::vector<OpId> before_;                // by op: the one before it on its lane
-  std::vector<Nanoseconds> ns_;             // by op
-  std::vector<bool> tail_;                  // by op: whether it is behind all turns
-  std::vector<int64_t> entry_;              // by op: its entry, of a handoff that of its sender
-  std::vector<int32_t> layer_;              // by op: its block, or that of what reads it; -1: none
-  std::vector<int64_t> taken_;              // by handoff: the entry of its receiver
+  std::vector<OpState> ops_;
 };
 
 }  // namespace moe

@@ -1,6 +1,6 @@
 -- moebench run tests/bench/composed_steps.lua --trust [--set plans=200] [--set seed=1]: how far
--- steps that are composed of turns (detail = "turns") are from whole simulations, over random plans,
--- and how long both take.
+-- steps that are composed of turns (detail = "turns") are from whole simulations, over random
+-- plans, and how long both take.
 local moe = require "moe"
 
 local set = moe.options { plans = 200, seed = 1, verbose = false }
@@ -39,14 +39,16 @@ for n = 1, set.plans do
     moe.plan(fields)
     local off = step.iteration_ms / whole.sim.iteration_ms - 1
     done = done + 1
-    times[#times + 1] = { 1e3 * (middle - began), 1e3 * (again - middle), 1e3 * (os.clock() - again) }
+    times[#times + 1] = { 1e3 * (middle - began), 1e3 * (again - middle),
+      1e3 * (os.clock() - again) }
     -- Times in ms have 6 decimals.
-    if math.abs(step.iteration_ms - whole.sim.iteration_ms) < 5e-7 then equal = equal + 1 end
+    local same = math.abs(step.iteration_ms - whole.sim.iteration_ms) < 5e-7
+    if same then equal = equal + 1 end
     worst = math.max(worst, math.abs(off))
     local key = ("%s %s %s"):format(o.model, o.system, o.pipeline)
     local row = rows[key] or { n = 0, equal = 0, worst = 0, peak = 0 }
     rows[key], row.n = row, row.n + 1
-    row.equal = row.equal + (math.abs(off) < 1e-9 and 1 or 0)
+    row.equal = row.equal + (same and 1 or 0)
     row.worst = math.max(row.worst, math.abs(off))
     if step.peak_bytes then
       row.peak = math.max(row.peak, math.abs(step.peak_bytes / whole:memory().peak_bytes - 1))
@@ -73,5 +75,19 @@ local function median(i)
   return moe.values(all):median()
 end
 print(("%d of %d plans could be made; %d are equal to the nanosecond, the largest difference is "
-  .. "%.3f%%; medians: whole %.0f ms, turns made anew or found %.0f ms, found again %.0f ms"):format(
-  done, set.plans, equal, 100 * worst, median(1), median(2), median(3)))
+  .. "%.3f%%; medians: whole %.0f ms, turns made anew or found %.0f ms, found again %.0f ms")
+  :format(done, set.plans, equal, 100 * worst, median(1), median(2), median(3)))
+
+-- A sweep over schedules and micro-batches, whose turns are made within it.
+local began, points = os.clock(), 0
+for _, name in ipairs { "1f1b", "interleaved", "zb_h1", "dualpipev" } do
+  for micro = 8, 96, 8 do
+    moe.plan { model = moe.model.gpt2_moe { layers = 24, hidden = 1024, heads = 16, seq = 512,
+        batch_per_device = 4, experts_per_device = 2 }, cluster = moe.cluster.a100 { nodes = 4 },
+      system = moe.system "raf" { moe.pipeline[name] {} }, detail = "turns",
+      grid = moe.grid { pp = 4, micro_batches = micro } }
+    points = points + 1
+  end
+end
+print(("a sweep of %d points: %.0f ms of a core per point"):format(points,
+  1e3 * (os.clock() - began) / points))

@@ -17,9 +17,9 @@ local function parts_text(parts)
   return table.concat(list, ", ")
 end
 
---- Returns why a plan does not fit, or nil. of: { peak_bytes = nil if not known, memory_bytes = of a device, nil or 0
---- if not known, no_room = as plan:simulate() of the core returns it, or nil, peak_parts = as
---- plan:info() of the core has them, or nil }.
+--- Returns why a plan does not fit, or nil. of: { peak_bytes, memory_bytes = of a device, both nil
+--- or the latter 0 if not known, no_room = as plan:simulate() of the core returns it, or nil,
+--- peak_parts = as plan:info() of the core has them, or nil }.
 function M.misfit(of)
   local memory = of.memory_bytes or 0
   if memory == 0 or (of.peak_bytes or 0) <= memory then return of.no_room end

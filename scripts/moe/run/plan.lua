@@ -25,9 +25,9 @@ M.PLAN = {
   grid = grid_lib.FIELD,
   edits = { type = train.EDITS,
     doc = "changes of the graph, as for the executor cuda; default: none" },
-  detail = { type = "string", enum = { "ops", "turns" }, default = "ops", doc = "turns: the step is "
-    .. "composed of the turns of fewer micro-batches, which takes a small part of the time; what "
-    .. "is returned then has moe.ComposedPlan's methods alone" },
+  detail = { type = "string", enum = { "ops", "turns" }, default = "ops",
+    doc = "turns: the step is composed of the turns of fewer micro-batches, which takes a small "
+      .. "part of the time; what is returned has the methods of moe.ComposedPlan alone" },
 }
 
 local Composed = schema.methods("composed plan", "composed",

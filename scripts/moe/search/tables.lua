@@ -1,6 +1,7 @@
 -- The tables and lines that say what a search found, for the terminal and the page. s: a search as
 -- moe.search returns it or as results.json has it. A table is a list of rows, the header first.
 local format = require "moe.results.report.format"
+local prediction_error = require "moe.results.prediction_error"
 
 local M = {}
 
@@ -73,6 +74,28 @@ end
 -- today do: beside it one sees what the best mix gains apart from padding.
 local WITHOUT_PADDING = "raf_rows"
 
+-- Returns whether a run differs from the best one by less than the error of such predictions.
+local function ties(s, run)
+  local a, b = run.iteration_ms, s.best.iteration_ms
+  return not run.oom and run.system ~= s.best.system
+    and math.max(a, b) < math.min(a, b) * (1 + prediction_error.simulated.error)
+end
+
+-- Returns a line on the runs that tie with the best one, or nil.
+local function tie_line(s)
+  local mixes, names = 0, {}
+  for _, run in ipairs(s.top) do mixes = mixes + (ties(s, run) and 1 or 0) end
+  if mixes > 0 then names[1] = ("%d of the mixes above"):format(mixes) end
+  for _, run in ipairs { s.plain, s.named[1] } do
+    if ties(s, run) then names[#names + 1] = run.system end
+  end
+  if #names == 0 then return nil end
+  return ("Tie: %s with the best. Differences below %.1f%% are within the error of simulated steps "
+    .. "(%s). A run decides: this search with execute = %d, on CPU ranks, or %s on the devices "
+    .. "themselves."):format(table.concat(names, ", "), 100 * prediction_error.simulated.error,
+    prediction_error.simulated.source, math.max(2, mixes + 1), s.recipe or "these systems")
+end
+
 --- Returns the table of the plain mix, the known system without padding, the best mixes and the
 --- best known system.
 function M.top(s)
@@ -80,7 +103,8 @@ function M.top(s)
   local function add(run, label)
     local both_fit = not run.oom and not s.plain.oom
     rows[#rows + 1] = { run.system, run.oom and "OOM" or format.ms(run.iteration_ms),
-      both_fit and ("%.2fx"):format(s.plain.iteration_ms / run.iteration_ms) or "",
+      (both_fit and ("%.2fx"):format(s.plain.iteration_ms / run.iteration_ms) or "")
+        .. (ties(s, run) and " tie" or ""),
       gib(run.peak_bytes), label or "" }
   end
   add(s.plain)
@@ -179,6 +203,7 @@ function M.notes(s)
     lines[1] = ("The known system %s is faster than the best mix. No mix here has %s."):format(
       known.system, s.beyond)
   end
+  lines[#lines + 1] = tie_line(s)
   for _, one in ipairs(s.best.without_effect or {}) do
     lines[#lines + 1] = ("Without effect in the best mix: %s: %s"):format(one.stage, one.reason)
   end

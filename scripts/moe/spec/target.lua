@@ -313,11 +313,12 @@ end
 --- Plans and simulates a system and returns the best of its alternatives: the fastest among those
 --- that fit in memory, or the fastest of all if none fits. Alternatives that cannot be planned are
 --- passed over, unless all are. spec.simulate: the options that the core's plan:simulate takes, or
---- nil; spec.composed: nil, or in its place a function of the specification and a candidate that
---- returns a plan of turns and what is composed of them (moe.run.turns). Returns { plan, sim = its simulation, whose `timelines` the core's trace, spans and explain
---- take, candidate, pipeline = the turns of pipeline ranks or nil, packing = the record of
---- packing.choose or nil, oom = true or nil, tried = { { choice, iteration_ms, peak_bytes, oom,
---- why } } }, without a time for those that were passed over.
+--- nil; spec.composed: nil, or a function of the specification and a candidate that returns a plan
+--- of turns and what is composed of them (moe.run.turns). Returns { plan, sim = its simulation,
+--- whose `timelines` the core's trace, spans and explain take, candidate, pipeline = the turns of
+--- pipeline ranks or nil, packing = the record of packing.choose or nil, oom = true or nil, tried =
+--- { { choice, iteration_ms, peak_bytes, oom, why } } }, without a time for those that were passed
+--- over.
 function M.plan(spec, system)
   local best, failure
   local tried = core.array {}

@@ -186,3 +186,21 @@ test("a pass in `with` that is also among the techniques is refused, unless it p
       .. ' with = { moe.pass.top_k { k = 1 } }'))
     expect.equal(w.results.searches[1].space, 3)
   end)
+
+test("what the error of simulated steps does not tell apart is a tie, with the run that decides",
+  function()
+    local function output(factor)
+      return expect.runs(search_of ' techniques = { "dw_schedule" }', {}, "run", function(w)
+        function w.step_ms(spec, ms)
+          for _, stage in ipairs(spec.system.stages) do
+            if stage.name == "dw_schedule" then return ms * factor end
+          end
+          return ms
+        end
+      end).output
+    end
+    local line = output(1.1):match "Tie: [^\n]*"
+    assert(line and line:find("plain", 1, true) and line:find("execute = 2", 1, true), line)
+    assert(line:find("search_best.lua", 1, true), line)
+    assert(not output(0.5):find("plain tie", 1, true) and not output(0.5):find "Tie: [^\n]*plain")
+  end)
