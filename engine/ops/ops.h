@@ -132,8 +132,8 @@
 //   cross_entropy     logits[T,V] targets -> loss[1] dlogits; attr scale = 1 / global tokens
 //   vocabulary_sums   logits[B,S,V/n] targets[B,S] -> sums[B,S,2]; cross_entropy_split  logits
 //                     targets sums[B,S,2n] -> loss[1] dlogits; attrs scale, copies = n; a row with
-//                     a negative target (split: below -1) has no loss. mtp_loss, mtp_loss_split  the
-//                     same of MTP layer number attr depth, from 1
+//                     a negative target (split: below -1) has no loss; mtp_loss, mtp_loss_split
+//                     the same of MTP layer number attr depth, from 1
 //   expert_load       expert[T,K] -> load[E]: choices per expert, dropped ones included. With input
 //                     choice_slot[T,K] and attr capacity = C: choices that got a slot; attrs
 //                     experts, capacity (1), first=1: count only column 0

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
-#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "engine/base/errors.h"
@@ -45,7 +45,7 @@ class Joiner {
   std::vector<std::vector<LaneId>> lanes_;
   ScheduledGraph all_;
   LaneOrders pinned_;  // compute lanes, in the order of the programs
-  std::unordered_map<std::string, size_t> names_;
+  std::unordered_set<std::string> op_names_, tensor_names_;
   /// Transfers of which one end is in all_: the op, by what, from, to, phase and micro-batch.
   std::map<std::tuple<std::string, int64_t, int64_t, Phase, int32_t>, OpId> open_;
 };
@@ -104,18 +104,16 @@ bool Joiner::meet(size_t p, OpId id, const std::vector<TensorId>& tensors) {
 
 void Joiner::add_ops(size_t p) {
   const Graph& graph = programs_[p].graph;
-  const auto rename = [&](std::string name) {
-    if (!names_.try_emplace(name, p).second) {
-      const size_t at = name.rfind(':');
-      name.insert(std::min(at, name.size()), fmt::format(".p{}", p + 1));
-      names_.try_emplace(name, p);
-    }
-    return name;
+  const auto rename = [&](std::string& name, std::unordered_set<std::string>& names) {
+    if (names.insert(name).second) return;
+    const size_t at = name.rfind(':');
+    name.insert(std::min(at, name.size()), fmt::format(".p{}", p + 1));
+    names.insert(name);
   };
   std::vector<TensorId> tensors;
   for (const Tensor& tensor : graph.tensors()) {
     Tensor copy = tensor;
-    copy.name = rename("%" + tensor.name).substr(1);
+    rename(copy.name, tensor_names_);
     tensors.push_back(all_.graph.add_tensor(std::move(copy)));
   }
   for (size_t i = 0; i < graph.num_ops(); ++i) {
@@ -123,7 +121,7 @@ void Joiner::add_ops(size_t p) {
     MOE_CHECK(!graph.removed(id), "join: op {} of pipeline rank {} is removed", i, p);
     if (graph.def(id).collective == Collective::kHandoff && meet(p, id, tensors)) continue;
     Op op = graph.op(id);
-    op.name = rename(op.name);
+    rename(op.name, op_names_);
     op.pipeline_rank = static_cast<int32_t>(p);
     for (std::vector<TensorId>* list : {&op.inputs, &op.outputs}) {
       for (TensorId& t : *list) {
