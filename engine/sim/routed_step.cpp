@@ -321,8 +321,7 @@ void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement
     }
   }
   join_split(l, of_device);
-  rows.source.resize(ranks_);
-  rows.experts.resize(ranks_);
+  rows.source.resize(ranks_), rows.experts.resize(ranks_);
   for (size_t r = 0; r < ranks_; ++r) {
     check_room(l, r, of_device[r], rows_[l].room);
     rows.source[r].work.slot_occupancy = ratio(of_source[r], layer.experts * layer.capacity);

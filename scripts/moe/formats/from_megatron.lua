@@ -228,6 +228,21 @@ local function set_attention(a, fields, head_dim)
   end
 end
 
+-- Adds the fields of norms and positions.
+local function set_norms(a, fields)
+  local norm, eps = a:word("normalization", "LayerNorm"), a:number("norm-epsilon", 1e-5)
+  if norm ~= "LayerNorm" and norm ~= "RMSNorm" then
+    a:fail("normalization", "'%s' is not allowed; give LayerNorm or RMSNorm", norm)
+  elseif norm == "LayerNorm" and eps ~= 1e-5 then
+    a:fail("norm-epsilon", "%g: LayerNorm is built with 1e-5 alone", eps)
+  end
+  local positions = a:word("position-embedding-type", "learned_absolute")
+  if positions ~= "rope" and positions ~= "learned_absolute" then
+    a:fail("position-embedding-type", "'%s' is not built; rope and learned_absolute are", positions)
+  end
+  fields.norm, fields.eps, fields.positions = norm:lower(), eps, positions ~= "rope"
+end
+
 local BALANCE = { none = true, aux_loss = true, seq_aux_loss = true }
 
 local function model_of(a, t)
@@ -237,18 +252,7 @@ local function model_of(a, t)
   if k > experts then
     a:fail("moe-router-topk", "%d is more than num-experts = %d", k, experts)
   end
-  local gated, norm = a:flag "swiglu", a:word("normalization", "LayerNorm")
-  if norm ~= "LayerNorm" and norm ~= "RMSNorm" then
-    a:fail("normalization", "'%s' is not allowed; give LayerNorm or RMSNorm", norm)
-  end
-  local eps = a:number("norm-epsilon", 1e-5)
-  if norm == "LayerNorm" and eps ~= 1e-5 then
-    a:fail("norm-epsilon", "%g: LayerNorm is built with 1e-5 alone", eps)
-  end
-  local positions = a:word("position-embedding-type", "learned_absolute")
-  if positions ~= "rope" and positions ~= "learned_absolute" then
-    a:fail("position-embedding-type", "'%s' is not built; rope and learned_absolute are", positions)
-  end
+  local gated = a:flag "swiglu"
   local ffn = a:number("ffn-hidden-size",
     gated and math.floor(4 * hidden * 2 / 3 / 64) * 64 or 4 * hidden)
   local biased = not a:flag "disable-bias-linear"
@@ -264,8 +268,7 @@ local function model_of(a, t)
     shared_ffn = a:number("moe-shared-expert-intermediate-size", 0),
     shared_gate = a:flag "moe-shared-expert-gate", ffns = ffn_letters(a, layers),
     tied = not a:flag "untie-embeddings-and-output-weights", router = router_of(a, k),
-    theta = a:number("rotary-base", 10000), eps = eps, norm = norm:lower(),
-    form = gated and "silu_mul" or "gelu", positions = positions ~= "rope",
+    theta = a:number("rotary-base", 10000), form = gated and "silu_mul" or "gelu",
     qkv_bias = biased or a:flag "add-qkv-bias", out_bias = biased, ffn_bias = biased,
     rope_form = a:flag "rotary-interleaved" and "interleaved" or "halves",
     gate = "top_k", dtypes = a:flag "bf16" and "megatron_bf16" or nil,
@@ -281,6 +284,7 @@ local function model_of(a, t)
   if fields.mtp_layers > 0 then fields.mtp_factor = a:number("mtp-loss-scaling-factor", 0.1) end
   local factor = a:number("moe-expert-capacity-factor", false)
   if factor then fields.capacity_factor = factor else fields.capacity = "none" end
+  set_norms(a, fields)
   set_attention(a, fields, hidden / heads)
   return model_lib.constructors.decoder(fields)
 end
