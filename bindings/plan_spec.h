@@ -91,7 +91,8 @@ std::map<Collective, InterpolatedTable> tables_of(const Fields& cluster);
 
 /// Reads the table { ranks, stages, micro_batches, placement, rows = a text per pipeline rank,
 /// layers = the number of blocks of each stage with mtp_layers = those that are MTP layers, or nil:
-/// equally many, and MTP layers in the last }. Each of the rank's turns is a cell of its row. Throws UserError for blocks that cannot be spread over the stages.
+/// equally many, and MTP layers in the last }. Each of the rank's turns is a cell of its row.
+/// Throws UserError for blocks that cannot be spread over the stages.
 PipelineSpec pipeline_of(const Fields& fields, const Model& model);
 
 /// Reads the whole specification at `index`, a table as target.lua makes it. Functions of policies

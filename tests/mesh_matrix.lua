@@ -164,8 +164,8 @@ end
 local function text(c)
   local clip = c.clip and " clip" or ""
   if c.tp then
-    return ("%s %s tp=%d cp=%d%s pp=%d data=%d etp=%d ep=%d micro=%d %s"):format(c.model, c.schedule,
-      c.tp, c.cp, c.ring and "r" or "", c.pp, c.data, c.etp, c.ep, c.micro,
+    return ("%s %s tp=%d cp=%d%s pp=%d data=%d etp=%d ep=%d micro=%d %s"):format(c.model,
+      c.schedule, c.tp, c.cp, c.ring and "r" or "", c.pp, c.data, c.etp, c.ep, c.micro,
       table.concat(c.parts, "+")) .. clip
   end
   return ("%s %s pp=%d data=%d ep=%d micro=%d %s%s"):format(c.model, c.schedule, c.pp, c.data, c.ep,

@@ -1,5 +1,6 @@
 // core.pipeline_rows: the turns of a schedule of the engine. core.pipeline_times: faults and times
-// of rows. core.turns_alike: whether rows have the turns of others. core.lane_times: the order and the times of tasks on lanes.
+// of rows. core.turns_alike: whether rows have the turns of others. core.lane_times: the order and
+// the times of tasks on lanes.
 #include <algorithm>
 
 #include "bindings/host/convert.h"

@@ -218,7 +218,8 @@ int spans(lua_State* L) {
 }
 
 /// plan:compose({ timelines, step }, the turns of a step of many micro-batches, as a plan's
-/// pipeline) -> { iteration_ms, idle_ms = by pipeline rank }. The timelines of the first call count.
+/// pipeline) -> { iteration_ms, idle_ms = by pipeline rank }. The timelines of the first call
+/// count.
 int compose(lua_State* L) {
   PlanHandle& handle = check_plan(L);
   luaL_checktype(L, 2, LUA_TTABLE);

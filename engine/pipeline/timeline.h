@@ -24,14 +24,14 @@ constexpr std::array<const char*, 3> names_of(SendMode) {
   return {"async", "link", "blocking"};
 }
 
-/// The longest ways through an entry, in place of its length: when the lanes of its rank (0: compute;
-/// others: transfers among its ranks) are free behind it, and when its results exist.
+/// The longest ways through an entry, in place of its length: when the lanes of its rank (0:
+/// compute; others: transfers among its ranks) are free behind it, and when its results exist.
 struct Paths {
   static constexpr double kNone = -std::numeric_limits<double>::infinity();  // no way
   size_t lanes = 1;
   /// From each lane, the activation (F) and the gradient (B) that the entry waits for, to each of
-  /// `ends`: [end][lanes + 2]. ends: the lanes, the activation and the gradient that it gives (kNone:
-  /// as the compute lane), and further ones (Timeline::ways).
+  /// `ends`: [end][lanes + 2]. ends: the lanes, the activation and the gradient that it gives
+  /// (kNone: as the compute lane), and further ones (Timeline::ways).
   std::vector<std::vector<double>> delays;
   std::array<double, 2> wires{};  // how long the transfer of the activation and the gradient takes
   double busy = 0;                // how long it computes

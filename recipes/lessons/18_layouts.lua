@@ -2,13 +2,13 @@
 -- grids that can be, without those whose parameters and states alone do not fit; each is simulated
 -- under Megatron's system with even rows: with pipeline ranks composed of turns (detail = "turns"),
 -- without from two and three micro-batches, since each further one takes as long. Steps that differ
--- by less than the error of such predictions (tie) are ties; a run of both would decide.
+-- by less than the median error of such predictions (README) are ties; a run of both would decide.
 -- Run it: build/release/moebench run recipes/lessons/18_layouts.lua  (fifteen seconds)
 -- Try next: --set gpus=64; --set gpus=256; --set seq=32768 --set seqs=128 --set all=true (cp, etp);
 -- --set model=deepseek_v3 --set cluster=h200 --set gpus=256 --set seqs=2048 --set all=true.
 local moe = require "moe"
 
-local set = moe.options { gpus = 16, seqs = 1024, model = "qwen3_30b_a3b", seq = 4096, tie = 0.15,
+local set = moe.options { gpus = 16, seqs = 1024, model = "qwen3_30b_a3b", seq = 4096, tie = 0.174,
   cluster = "h100", all = false }
 local cluster = moe.cluster[set.cluster] { nodes = set.gpus / 8 }
 local model = moe.model[set.model] { batch_per_device = 1, seq = set.seq, capacity = "none" }
