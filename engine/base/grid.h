@@ -61,8 +61,8 @@ inline int64_t parts(const Grid& grid, const Held& held) {
 }
 
 /// Returns the group of the ranks that hold the same part of such a parameter, over which its
-/// gradient is summed, after the sum over `held.same` neighbours of tp; its size is 1 where no other
-/// rank holds the part.
+/// gradient is summed, after the sum over `held.same` neighbours of tp; its size is 1 where no
+/// other rank holds the part.
 inline Group copies(const Grid& grid, const Held& held) {
   if (held.moe) return grid.over(Axis::kEdp);
   return grid.over(held.split < 0 ? Axis::kTp : Axis::kCp, Axis::kDp);

@@ -23,9 +23,9 @@ constexpr std::array<const char*, 3> names_of(LaneKind) {
 /// The communication of an op. kAllToAll exchanges rows of tokens or counts, kAllReduce sums
 /// gradients or the routers' counts over ranks, kReduceScatter and kAllGather are its two halves
 /// (each rank gets its slices of the sums; each rank's slices go to all), kExperts moves experts'
-/// parameters, gradients or state between devices as a placement states, kShift sends tensors of each
-/// rank of a group to the next, and of the last to the first, kHandoff moves tensors
-/// between a rank and the rank at its place in another pipeline rank.
+/// parameters, gradients or state between devices as a placement states, kShift sends tensors of
+/// each rank of a group to the next, and of the last to the first, kHandoff moves tensors between a
+/// rank and the rank at its place in another pipeline rank.
 enum class Collective : uint8_t {
   kNone,
   kAllToAll,

@@ -1,8 +1,8 @@
 // Causal attention of ranks that have two parts of each sequence, c and 2 n - 1 - c of 2 n (cp), in
-// n steps (Ring Attention, Liu et al. 2023, arXiv 2310.01889; with these parts all steps are equally
-// long): keys and values go from rank to rank (shift_rows), attend_step attends to those of one
-// rank, and join_steps weights the steps' contexts by their log-sum-exps. In the backward the keys
-// and values go round once more, and their gradients with them, to the rank where they began.
+// n steps (Ring Attention, Liu et al. 2023, arXiv 2310.01889; with these parts all steps are
+// equally long): keys and values go from rank to rank (shift_rows), attend_step attends to those of
+// one rank, and join_steps weights the steps' contexts by their log-sum-exps. In the backward the
+// keys and values go round once more, and their gradients with them, to the rank where they began.
 #include <algorithm>
 #include <cmath>
 #include <limits>

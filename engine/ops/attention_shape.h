@@ -18,8 +18,8 @@ kernels::AttentionShape attend_shape(const Graph& graph, const Op& op, size_t i,
                                      int64_t context = 0);
 
 /// Returns the work of products over `pairs` pairs of a query and a key of each sequence and head,
-/// of the triangle(s.seq) that causal attention has: of_keys products with the columns of k, of_values
-/// with those of v.
+/// of the triangle(s.seq) that causal attention has: of_keys products with the columns of k,
+/// of_values with those of v.
 Work pairs_work(const Graph& graph, const Op& op, const kernels::AttentionShape& s, double pairs,
                 double of_keys, double of_values);
 /// The pairs of a query and a key of a sequence of n tokens that causal attention has.

@@ -17,9 +17,11 @@ namespace moe::ops {
   X(Dispatch) X(DispatchDx) X(DispatchWeight) X(DispatchWeightDx) X(AllToAll) X(ExchangeCounts) \
   X(ExpertLinear) X(ExpertLinearDx) X(ExpertLinearDw) X(Combine) X(CombineDx) X(CombineDweight) \
   X(CrossEntropy) X(VocabularySums) X(CrossEntropySplit) X(AllReduce) X(ReduceScatter) \
-  X(AllGather) X(GatherRows) X(ScatterRows) X(ShiftRows) X(AttendStep) X(AttendStepDx) X(JoinSteps) X(OwnRows) X(OwnRowsDw) X(OwnVocabulary) X(AddRows) \
+  X(AllGather) X(GatherRows) X(ScatterRows) X(ShiftRows) X(AttendStep) X(AttendStepDx) \
+  X(JoinSteps) X(OwnRows) X(OwnRowsDw) X(OwnVocabulary) X(AddRows) \
   X(AddRowsDw) X(Sgd) X(SquareSum) X(ClipGradients) X(Add) X(Split) X(TransposeBlocks) X(Concat) \
-  X(SplitRows) X(ConcatRows) X(ReorderRows) X(JoinRows) X(RepeatRows) X(SumRepeats) X(SplitPeers) X(JoinPeers) X(AddLoads) \
+  X(SplitRows) X(ConcatRows) X(ReorderRows) X(JoinRows) X(RepeatRows) X(SumRepeats) \
+  X(SplitPeers) X(JoinPeers) X(AddLoads) \
   X(GatherLoads) X(SlotRows) X(Place) X(Commit) X(CopyExperts) X(ReturnGradients) X(SumResidents) \
   X(Migrate) X(ExpectExperts) X(PlaceExpected) X(FineTune) X(SwapIn) X(ExpertLoad) X(BalanceLoss) \
   X(ZLoss) X(BalanceBias) X(Adamw) X(Round) X(Send) X(Receive) X(SumCopies) X(StandIn) \

@@ -27,9 +27,9 @@ Work work(const Graph& g, const Op& op, const WorkContext& context) {
 }
 
 /// Calls f(at, copies, n) for each run of neighbouring elements that is copied or summed: its place
-/// in the tensor `one`, and those in each copy in the other tensor, of `times` times its blocks. The
-/// copies of packed rows are in the order of blocks, also where those in `one` are of several parts
-/// of the batch.
+/// in the tensor `one`, and those in each copy in the other tensor, of `times` times its blocks.
+/// The copies of packed rows are in the order of blocks, also where those in `one` are of several
+/// parts of the batch.
 template <class T, class F>
 void each_run(const KernelCall<T>& c, const Tensor& one, F f) {
   const int64_t times = attr_int(c.op, "times");

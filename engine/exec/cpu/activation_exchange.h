@@ -1,7 +1,7 @@
 // A collective of activations of one rank: gather_rows or scatter_rows (ops/group_rows.cpp), of a
-// block of numbers per member, or shift_rows (ops/attend_ring.cpp). Along the axis that members join or divide, the rows of a member are
-// neighbours, or two parts (cp); where axes before it are longer than 1, and of parts, blocks are
-// packed into a message.
+// block of numbers per member, or shift_rows (ops/attend_ring.cpp). Along the axis that members
+// join or divide, the rows of a member are neighbours, or two parts (cp); where axes before it are
+// longer than 1, and of parts, blocks are packed into a message.
 #pragma once
 
 #include <string>

@@ -244,8 +244,8 @@ class Numbering {
                    {{"axis", int64_t{0}}, {"view", int64_t{1}}}, after));
   }
 
-  /// Returns the row ends of all parts where an exchange of counts that is not cut has only those of
-  /// the last, which are the counts of the whole batch, although its gate is cut.
+  /// Returns the row ends of all parts where an exchange of counts that is not cut has only those
+  /// of the last, which are the counts of the whole batch, although its gate is cut.
   std::vector<TensorId> exchanged_by_part(TensorId counts) {
     const OpId maker = producer_[counts.index()];
     if (!carries(given_, maker, Payload::kCounts)) return {counts};

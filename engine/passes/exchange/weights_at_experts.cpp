@@ -28,7 +28,8 @@ struct LayerBefore {
   const std::string& stage;
 
   OpId maker(OpId by) const { return producers[graph.op(by).inputs[0].index()]; }
-  /// Returns the ops that bring the op's rows, the last first; none where one rank holds all experts.
+  /// Returns the ops that bring the op's rows, the last first; none where one rank holds all
+  /// experts.
   std::vector<OpId> way(OpId by) const {
     std::vector<OpId> ops;
     for (OpId op = maker(by); moves_rows(graph, op); op = maker(op)) ops.push_back(op);

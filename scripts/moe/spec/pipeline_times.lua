@@ -344,8 +344,8 @@ end
 --- Returns the turns of a plan: { ranks, stages, micro_batches, placement, rows, layers = the
 --- blocks of each stage, or nil: equally many, mtp_layers = how many of them are MTP layers, peak =
 --- the most activations of each rank }. c: { schedule = a name or a value, ranks, micro_batches,
---- layout = text or nil, at = the line of the grid }. Raises a user error with all that is wrong in a
---- schedule that is given as a table.
+--- layout = text or nil, at = the line of the grid }. Raises a user error with all that is wrong in
+--- a schedule that is given as a table.
 function M.turns(c)
   c.keep_w, c.pair, c.send = 1, { rule = "sum" }, { mode = "async", f = 0, b = 0, links = {} }
   set_rows(c, c.at)

@@ -18,7 +18,8 @@ end
 local function bytes(spans)
   local sum, n = 0, {}
   for _, e in ipairs(spans) do
-    if e.op:find '_all' or e.op:find '%.rows' or e.op:find '%.sum' or e.op:find '_parts' or e.op:find '_shift' then
+    if e.op:find '_all' or e.op:find '%.rows' or e.op:find '%.sum' or e.op:find '_parts'
+        or e.op:find '_shift' then
       sum, n[e.op] = sum + e.bytes, (n[e.op] or 0) + 1
     end
   end
@@ -29,7 +30,8 @@ end
 test("collectives of activations carry the bytes of the closed forms, simulated and executed",
   function()
   expect.plans(HEAD .. [[
-for _, axes in ipairs { { 2, 1 }, { 4, 1 }, { 1, 2 }, { 2, 2 }, { 1, 4, 'p2p' }, { 2, 2, 'p2p' } } do
+for _, axes in ipairs { { 2, 1 }, { 4, 1 }, { 1, 2 }, { 2, 2 }, { 1, 4, 'p2p' },
+    { 2, 2, 'p2p' } } do
   local tp, cp, comm = unpack(axes)
   local grid = moe.grid { tp = tp, cp = cp, cp_comm = comm, ep = tp * cp }
   local p = moe.plan { model = model(), grid = grid, system = moe.system 'raf' {},
@@ -52,7 +54,7 @@ end
 ]])
 end)
 
-test("ranks over etp get the rows of each other, and return sums, simulated and executed", function()
+test("ranks over etp get the rows of each other and return sums, simulated and executed", function()
   expect.plans(HEAD .. [[
 for _, axes in ipairs { { 2, 1 }, { 2, 2 }, { 4, 2 } } do
   local etp, ep = unpack(axes)
@@ -65,8 +67,8 @@ for _, axes in ipairs { { 2, 1 }, { 2, 2 }, { 4, 2 } } do
   local executed = bytes(p:run('cpu', { steps = 1, tokens = 'reference' }):spans {})
   assert(simulated == want and executed == want, ('%g %g %g'):format(simulated, executed, want))
 end
-local ok, why = pcall(moe.plan, { model = model(), grid = moe.grid { etp = 2 }, cluster = cluster(2),
-  system = moe.system 'pipemoe' {} })
+local ok, why = pcall(moe.plan, { model = model(), grid = moe.grid { etp = 2 },
+  cluster = cluster(2), system = moe.system 'pipemoe' {} })
 assert(not ok and tostring(why):find("stage 'pipemoe': with etp = 2", 1, true), tostring(why))
 ]])
 end)
