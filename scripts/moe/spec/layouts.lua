@@ -38,7 +38,7 @@ schema.record("layout", "layout", "a grid, from moe.layouts", {
   { "grid", "moe.Grid", "the grid, or a table of its fields where it does not exist" },
   { "micro_batches", "integer?", "of a step; nil where the grid does not exist" },
   { "gib", "number?", "what a device holds of parameters, gradients and states at least, in GiB: "
-    .. "an even share of its pipeline rank, without activations; nil where the grid does not exist" },
+    .. "an even share of its pipeline rank, without activations; nil where there is no grid" },
   { "refused", "string?", "why it cannot be, in a line" },
 })
 
