@@ -236,7 +236,8 @@ function M.build(b, o)
   local angles = {}
   angles[false] = not o.positions and b:rope { rotary = o.rotary, theta = o.theta,
     scaling = o.rope_scaling, factor = o.rope_factor, original_seq = o.original_seq,
-    beta_fast = o.beta_fast, beta_slow = o.beta_slow, truncate = o.truncate, attention_factor = o.attention_factor,
+    beta_fast = o.beta_fast, beta_slow = o.beta_slow, truncate = o.truncate,
+    attention_factor = o.attention_factor,
     mscale = o.mscale, mscale_all_dim = o.mscale_all_dim, low_freq_factor = o.low_freq_factor,
     high_freq_factor = o.high_freq_factor, seg = "attn" }
   angles[true] = o.window_theta and not o.positions and b:rope { rotary = o.window_rotary,
