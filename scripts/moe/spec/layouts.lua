@@ -23,7 +23,7 @@ end
 
 M.FIELDS = {
   model = { type = "model", required = true, doc = "with the batch_per_device of a micro-batch" },
-  cluster = { type = "cluster", required = true },
+  cluster = { type = "cluster", required = true, doc = "on which the model is trained" },
   axes = { type = "table", fields = axis_fields(), default = {},
     doc = "axis -> the lengths to try" },
   global_batch = { type = "integer", lo = 1, hi = 1e9,
