@@ -28,7 +28,7 @@ M.FIELDS = {
     doc = "axis -> the lengths to try" },
   global_batch = { type = "integer", lo = 1, hi = 1e9,
     doc = "sequences of a step on all ranks; default: one micro-batch" },
-  zero = { type = "integer", enum = { 0, 1 }, default = 0,
+  zero = { type = "integer", lo = 0, hi = 1, default = 0,
     doc = "whether ranks that hold the same parameters share the optimizer's states" },
   optimizer = { type = "string", enum = { "adamw", "sgd" }, default = "adamw",
     doc = "whose states are counted" },
