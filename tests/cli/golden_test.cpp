@@ -78,6 +78,7 @@ TEST_CASE("every recipe of the project is right as far as it can be without runn
   for (const auto& entry : fs::recursive_directory_iterator(MOE_SOURCE_DIR "/recipes")) {
     if (entry.path().extension() != ".lua") continue;
     if (entry.path().filename() == "every_mix.lua") continue;  // makes 22,000 plans, in minutes
+    if (entry.path().filename() == "ask.lua") continue;        // exercises of the course require it
     if (runs_elsewhere(entry.path())) continue;
     ++num_recipes;
     const auto found =

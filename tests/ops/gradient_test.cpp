@@ -140,7 +140,10 @@ TEST_CASE("the gradient cases hold every op that runs") {
         // tests/exec/placement_test.cpp, inference_test.cpp
         "add_loads", "gather_loads", "slot_rows", "place", "commit", "copy_experts",
         "return_gradients", "sum_residents", "migrate", "expect_experts", "place_expected",
-        "fine_tune", "swap_in", "send", "receive", "sum_copies",  // tests/mesh_matrix.lua
+        "fine_tune", "swap_in",
+        // tests/mesh_matrix.lua
+        "send", "receive", "sum_copies", "shift_rows", "attend_step", "attend_step_dx",
+        "join_steps", "repeat_rows", "sum_repeats",
         // tests/exec/mixes/mixes_test.cpp
         "split_rows", "concat_rows", "reorder_rows", "pack_slots", "stand_in",
         "stand_in_back",  // run nowhere

@@ -2,7 +2,7 @@
 local core = require "moe.core"
 local jobs_lib = require "moe.run.jobs"
 local progress = require "moe.run.progress"
-local rates = require "moe.spec.rates"
+local rates = require "moe.results.rates"
 local record = require "moe.run.record"
 local schema = require "moe.base.schema"
 local session = require "moe.run.session"
