@@ -325,7 +325,7 @@ void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement
   for (size_t r = 0; r < ranks_; ++r) {
     check_room(l, r, of_device[r], rows_[l].room);
     rows.source[r].work.slot_occupancy = ratio(of_source[r], layer.experts * layer.capacity);
-    // Relative to the slots that it has without expert copies: as many as source ranks.
+    // Relative to the slots that it has without copies of experts: as many as a source rank has.
     rows.experts[r].work.slot_occupancy =
         ratio(of_device[r], layer.experts * layer.capacity * split_.size);
     if (by_block_) rows.experts[r].blocks = &rows.blocks[r];

@@ -111,7 +111,8 @@ function M.layouts(t)
     end)
     local row = ok and made or { grid = fields }
     if not ok then
-      row.refused = (type(made) == "table" and made.message or tostring(made)):gsub("^.-:%d+: ", "")
+      if type(made) ~= "table" or made.kind ~= "user" then error(made, 0) end
+      row.refused = made.message:gsub("^.-:%d+: ", "")
     else
       row.gib = held(c, fields, elements, devices, number) / 2 ^ 30
       local most = c.cluster.device.memory_bytes / 2 ^ 30
