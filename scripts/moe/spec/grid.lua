@@ -14,11 +14,13 @@ M.FIELDS = schema.changed(schema.picked(schema.declared "model", OF_MODEL), {
     .. "model's blocks; the others share its micro-batches; default: 1" },
   layout = { type = "string", doc = "the blocks of the stages, as moe.pipeline_layout takes them; "
     .. "default: equally many" },
-  tp = { hi = 127, doc = "ranks over which products of attention and dense layers, and between them the "
+  tp = { hi = 127,
+    doc = "ranks over which products of attention and dense layers, and between them the "
     .. "tokens of a sequence, are split; they share the sequences; default: 1" },
   cp = { doc = "ranks over which sequences are split, also in attention; they share the "
     .. "sequences; default: 1" },
-  etp = { hi = 127, doc = "ranks over which products of experts are split along their inner width; each gets "
+  etp = { hi = 127,
+    doc = "ranks over which products of experts are split along their inner width; each gets "
     .. "all rows of their experts; default: 1" },
   dp = { type = "integer", lo = 1, hi = 1e6,
     doc = "ranks with sequences of their own; default: all that the other axes leave" },
