@@ -169,13 +169,14 @@ RoutingQuery last_layer(const PlanSpec& spec) {
 
 // Returns the mean of a layer's choices, of which as many get a slot as the plan's capacity allows.
 MeanRouting mean_of(const ExpertCounts& choices, const PlanSpec& spec) {
-  const int64_t tokens = spec.model->tokens_per_rank(),
-                kept = kept_rows(choices, spec.gate.capacity).total();
+  const int64_t tokens = spec.model->tokens_per_rank(), shared = spec.gate.shared_capacity;
+  const ExpertCounts rows = shared > 0 ? kept_rows(choices, shared, spec.model->ranks_per_share())
+                                       : kept_rows(choices, spec.gate.capacity);
   const auto all = static_cast<double>(spec.num_ranks * tokens);
   return {.sources = spec.num_ranks,
           .tokens = tokens,
           .choices = static_cast<double>(choices.total()) / all,
-          .kept = static_cast<double>(kept) / all};
+          .kept = static_cast<double>(rows.total()) / all};
 }
 
 // Returns the mean choices of a routing model, of no sources without MoE layers. Throws UserError
@@ -330,10 +331,10 @@ Gate sampled_gate(const Host& host, const PlanHandle& handle, const PlanSpec& sp
 std::string sample_key(const PlanHandle& handle, const PlanSpec& spec) {
   const Model& model = *spec.model;
   return fmt::format(
-      "gate {} {} k={} capacity={} ranks={} tokens={} experts={} ep={} blocks={} vocab={} on ",
+      "gate {} {} k={} capacity={},{} ranks={} tokens={} experts={} ep={} blocks={} vocab={} on ",
       spec.gate.name, handle.gate ? handle.gate->options.dump() : "", spec.gate.k,
-      spec.gate.capacity, spec.num_ranks, model.tokens_per_rank(), model.experts, model.ep,
-      fmt::join(model.moe_blocks, ","), model.vocab);
+      spec.gate.capacity, spec.gate.shared_capacity, spec.num_ranks, model.tokens_per_rank(),
+      model.experts, model.ep, fmt::join(model.moe_blocks, ","), model.vocab);
 }
 
 /// Makes the gate choose by the scores of `law`. timed: whether the plan's ops have times, for

@@ -51,35 +51,35 @@ MODELS.mtp = { tied = true, layouts = { [2] = { "Etttttttt|mmL", "Ettt|tttttmmL"
       ep = ep, capacity = "none", router = { groups = 2, top_groups = 1 }, mtp_layers = 2,
       bias_balance = { rate = 0.001 } })
   end }
--- Of meshes, with heads for four ranks; by the number of ranks that hold all experts.
+-- Of meshes, with heads for four ranks; by ep and capacity.
 local WIDE = { vocab = 96, layers = 4, hidden = 16, heads = 4, seq = 16, batch_per_device = 2,
-  experts = 8, capacity = "none" }
-local function wide(fields) return with(fields, WIDE) end
+  experts = 8 }
+local function wide(t, fields) return with(t, with(fields, WIDE)) end
 local GATED = { kv_heads = 2, k = 2, ffn = 24, expert_ffn = 8 }
-local function gated(fields) return with(fields, with(GATED, WIDE)) end
+local function gated(t, fields) return with(t, with(fields, with(GATED, WIDE))) end
 local MESH_MODELS = {
-  gpt2 = function(ep)
-    return moe.model.gpt2_moe(wide { ep = ep, gate = "top_k", k = 2, z_loss = 0.001,
-      balance_loss = { coefficient = 0.01 } })
+  gpt2 = function(t)
+    return moe.model.gpt2_moe(wide(t, { gate = "top_k", k = 2, z_loss = 0.001,
+      balance_loss = { coefficient = 0.01 } }))
   end,
-  mixtral = function(ep) return moe.model.mixtral_8x7b(gated { ep = ep, kv_heads = 1 }) end,
-  qwen3 = function(ep)
-    return moe.model.qwen3_30b_a3b(gated { ep = ep, head_dim = 6,
-      balance_loss = { coefficient = 0.01 } })
+  mixtral = function(t) return moe.model.mixtral_8x7b(gated(t, { kv_heads = 1 })) end,
+  qwen3 = function(t)
+    return moe.model.qwen3_30b_a3b(gated(t, { head_dim = 6,
+      balance_loss = { coefficient = 0.01 } }))
   end,
-  olmoe = function(ep) return moe.model.olmoe_1b_7b(gated { ep = ep, kv_heads = 4 }) end,
-  gpt_oss = function(ep) return moe.model.gpt_oss_20b(gated { ep = ep, head_dim = 4 }) end,
-  deepseek = function(ep)
-    return moe.model.deepseek_v3(wide { dense_layers = 1, q_rank = 8, kv_rank = 8, nope = 8,
-      rotary = 4, value_dim = 8, k = 2, expert_ffn = 8, shared_ffn = 8, ffn = 24, ep = ep,
-      router = { groups = 2, top_groups = 1 }, bias_balance = { rate = 0.001 } })
+  olmoe = function(t) return moe.model.olmoe_1b_7b(gated(t, { kv_heads = 4 })) end,
+  gpt_oss = function(t) return moe.model.gpt_oss_20b(gated(t, { head_dim = 4 })) end,
+  deepseek = function(t)
+    return moe.model.deepseek_v3(wide(t, { dense_layers = 1, q_rank = 8, kv_rank = 8, nope = 8,
+      rotary = 4, value_dim = 8, k = 2, expert_ffn = 8, shared_ffn = 8, ffn = 24,
+      router = { groups = 2, top_groups = 1 }, bias_balance = { rate = 0.001 } }))
   end,
 }
-MESH_MODELS.mtp = function(ep)
-  return moe.model.deepseek_v3(wide { dense_layers = 1, q_rank = 8, kv_rank = 8, nope = 8,
-    rotary = 4, value_dim = 8, k = 2, expert_ffn = 8, shared_ffn = 8, ffn = 24, ep = ep,
+MESH_MODELS.mtp = function(t)
+  return moe.model.deepseek_v3(wide(t, { dense_layers = 1, q_rank = 8, kv_rank = 8, nope = 8,
+    rotary = 4, value_dim = 8, k = 2, expert_ffn = 8, shared_ffn = 8, ffn = 24,
     router = { groups = 2, top_groups = 1 }, mtp_layers = 1,
-    balance_loss = { coefficient = 0.01 } })
+    balance_loss = { coefficient = 0.01 } }))
 end
 -- Techniques of meshes, of which two are drawn.
 local PARTS = {
@@ -136,11 +136,14 @@ local function run_mesh(c, one)
   end
   local many = not one
   if many and c.pp > 1 then stages[#stages + 1] = moe.pipeline[c.schedule] {} end
-  return moe.train { model = MESH_MODELS[c.model](one and 1 or c.ep),
+  local room = c.tight and { capacity_factor = 0.6 } or { capacity = "none" }
+  room.ep = one and 1 or c.ep
+  return moe.train { model = MESH_MODELS[c.model](room),
     ranks = one and 1 or c.tp * c.cp * c.data * c.pp, steps = 3, precision = "f64",
     init = "reference", tokens = "reference", poison = true,
     grid = moe.grid { pp = many and c.pp or 1, tp = many and c.tp or 1, cp = many and c.cp or 1,
       cp_comm = many and c.ring and "p2p" or nil,
+      route_over = many and c.tight and c.tp * c.cp > 1 and "sequence" or nil,
       etp = many and c.etp or 1, micro_batches = one and c.micro * c.data or c.micro },
     system = moe.system "plain" (stages), optimizer = optimizer(c) }
 end
@@ -166,7 +169,7 @@ local function text(c)
   if c.tp then
     return ("%s %s tp=%d cp=%d%s pp=%d data=%d etp=%d ep=%d micro=%d %s"):format(c.model,
       c.schedule, c.tp, c.cp, c.ring and "r" or "", c.pp, c.data, c.etp, c.ep, c.micro,
-      table.concat(c.parts, "+")) .. clip
+      table.concat(c.parts, "+")) .. clip .. (c.tight and " capacity" or "")
   end
   return ("%s %s pp=%d data=%d ep=%d micro=%d %s%s"):format(c.model, c.schedule, c.pp, c.data, c.ep,
     c.micro, c.system, c.layout and " " .. c.layout or "") .. clip
@@ -232,6 +235,7 @@ local function cases(seed)
       c.ep, c.etp = math.min(8, tp * cp * data), 1  -- placements are refused beside etp
       if placed[c.parts[1]] and placed[c.parts[2]] then c.parts[2] = "none" end
     end
+    c.tight = draw { true, false }
     list[#list + 1] = c
   end
   return list

@@ -160,11 +160,12 @@ std::shared_ptr<const GatePolicy> gate_policy_of(lua_State* L, int index, const 
   spec.batch_scope = gate.text("scope") == "batch";
   spec.scores = gate.text("scores", "softmax");
   spec.weight = gate.text("weight", "prob");
-  const int64_t tokens = model.tokens_per_rank();
   set_router(spec, model);
-  const int64_t capacity =
-      builtin_gate("random").capacity(tokens, model.experts, spec.k, model.capacity_factor);
-  spec.capacity = bounded_capacity(L, index, policy->name, capacity, model.experts);
+  set_slots(spec, model, spec.batch_scope, [&](int64_t tokens) {
+    const int64_t capacity =
+        builtin_gate("random").capacity(tokens, model.experts, spec.k, model.capacity_factor);
+    return bounded_capacity(L, index, policy->name, capacity, model.experts);
+  });
   return policy;
 }
 

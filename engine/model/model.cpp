@@ -109,13 +109,56 @@ Gate routed_gate(std::shared_ptr<const RoutingModel> routing, const ModelSpec& m
       model.micro_batches);
 }
 
+namespace {
+
+bool chooses_by_batch(const Gate& gate, double factor) {
+  return scope_of(gate, factor) == GateScope::kBatch &&
+         (gate.chooser == Chooser::kExpert || !gate.token_scope_without_capacity);
+}
+
+/// Whether the ranks that share sequences route their tokens together. batch_scope: the gate's;
+/// by_batch: chooses_by_batch(). Throws as set_slots() does.
+bool routes_together(std::string_view gate, bool batch_scope, bool by_batch,
+                     const ModelSpec& model) {
+  if (model.ranks_per_share() == 1) return false;
+  if (model.route_over == RouteOver::kRank && by_batch) {
+    throw user_error(
+        "model.route_over = 'rank': the gate '{}' needs the whole batch, which {} ranks over tp "
+        "and cp share; omit this field, or give 'sequence'",
+        gate.substr(0, gate.find('@')), model.ranks_per_share());
+  }
+  if (model.route_over == RouteOver::kSequence && model.capacity_factor <= 0 && !batch_scope) {
+    throw user_error(
+        "model.route_over = 'sequence': has no effect without a capacity, since the gate '{}' "
+        "chooses for each token alone; omit this field, or give a capacity_factor",
+        gate.substr(0, gate.find('@')));
+  }
+  return model.route_over == RouteOver::kByGate ? by_batch
+                                                : model.route_over == RouteOver::kSequence;
+}
+
+/// Throws UserError for the routing of a run where ranks are to route together.
+void check_by_rank(const Gate& gate, const ModelSpec& model) {
+  const bool by_batch = chooses_by_batch(gate, model.capacity_factor);
+  if (!routes_together(gate.name, gate.scope == GateScope::kBatch, by_batch, model)) return;
+  throw user_error(
+      "model.route_over = 'sequence': an executed run takes the choices of model.routing for the "
+      "tokens of each rank; omit one of them, or take a gate that is not '{}'",
+      gate.name);
+}
+
+}  // namespace
+
 Gate routed_gate(std::shared_ptr<const RoutingModel> routing, const Model& model,
                  int64_t num_ranks) {
-  return routed_gate(std::move(routing), model, model.moe_blocks, num_ranks);
+  Gate gate = routed_gate(std::move(routing), model, model.moe_blocks, num_ranks);
+  check_by_rank(gate, model);
+  return gate;
 }
 
 Gate scored_gate(Gate gate, std::shared_ptr<const RoutingModel> routing, const Model& model,
                  int64_t num_ranks) {
+  check_by_rank(gate, model);
   return scored_gate(
       std::move(gate), std::move(routing), num_ranks, model.tokens_per_rank(),
       [blocks = model.moe_blocks](int64_t b) { return index_of(blocks, b); }, model.micro_batches);
@@ -128,12 +171,28 @@ GateUse gate_use(Gate gate, const GateSpec& spec, const Model& model, int64_t nu
           .experts = model.experts,
           .k = spec.k,
           .columns = spec.columns,
-          .capacity = spec.capacity,
+          .capacity =
+              spec.shared_capacity == 0
+                  ? spec.capacity
+                  : (spec.shared_capacity + model.ranks_per_share() - 1) / model.ranks_per_share(),
+          .slots = spec.capacity,
           .vocab = model.vocab,
           .groups = spec.groups,
           .block = [blocks = model.moe_blocks](int64_t layer) {
             return blocks[static_cast<size_t>(layer)];
           }};
+}
+
+void set_slots(GateSpec& spec, const ModelSpec& model, bool by_batch,
+               const std::function<int64_t(int64_t tokens)>& capacity) {
+  const int64_t tokens = model.tokens_per_rank();
+  if (!routes_together(spec.name, spec.batch_scope, by_batch, model)) {
+    spec.capacity = capacity(tokens);
+    return;
+  }
+  spec.shared_capacity = capacity(tokens * model.ranks_per_share());
+  spec.capacity = std::min(tokens, spec.shared_capacity);
+  spec.batch_scope = true;
 }
 
 GateSpec gate_spec(const ModelSpec& model, const Gate& gate) {
@@ -146,9 +205,10 @@ GateSpec gate_spec(const ModelSpec& model, const Gate& gate) {
         gate.name, spec.k, model.experts);
   }
   spec.columns = gate.columns(spec.k, model.experts);
-  spec.capacity =
-      gate.capacity(model.tokens_per_rank(), model.experts, spec.k, model.capacity_factor);
   spec.batch_scope = scope_of(gate, model.capacity_factor) == GateScope::kBatch;
+  set_slots(spec, model, chooses_by_batch(gate, model.capacity_factor), [&](int64_t tokens) {
+    return gate.capacity(tokens, model.experts, spec.k, model.capacity_factor);
+  });
   spec.chooser = gate.chooser;
   spec.scores = gate.scores == kernels::ScoreRule::kSoftmax ? "softmax" : "sigmoid";
   switch (gate.weight) {

@@ -143,6 +143,14 @@ constexpr std::array<const char*, 2> names_of(ContextExchange) {
   return {"all_gather", "p2p"};
 }
 
+/// Whose tokens fill an expert's slots together: kRank: those of each rank; kSequence: those of the
+/// ranks over tp and cp that share sequences, in the order of the sequences. kByGate: kSequence for
+/// a gate that needs the whole batch for its choices, kRank for others.
+enum class RouteOver : uint8_t { kByGate, kRank, kSequence };
+constexpr std::array<const char*, 3> names_of(RouteOver) {
+  return {"", "rank", "sequence"};
+}
+
 struct ModelSpec {
   std::string name = "model";
   int64_t vocab = 50257;
@@ -154,6 +162,7 @@ struct ModelSpec {
   int64_t cp = 1;       // a divisor of the ranks over tp
   int64_t etp = 1;      // a divisor of the ranks over ep
   ContextExchange cp_comm = ContextExchange::kAllGather;
+  RouteOver route_over = RouteOver::kByGate;
   std::string gate = "switch";
   int64_t k = 1;
   double capacity_factor = 1.25;
@@ -214,6 +223,10 @@ constexpr auto fields_of(const ModelSpec*) {
       field("cp_comm", &ModelSpec::cp_comm,
             "how ranks over cp get keys and values of other parts of sequences: all of them before "
             "attention, or in a ring beside it; default: all_gather"),
+      field("route_over", &ModelSpec::route_over,
+            "whose tokens a gate sees, and fill an expert's slots together: each rank's, or those "
+            "of the ranks over tp and cp that share sequences, in token order; default: sequence "
+            "for gates that need the whole batch, else rank"),
       field("gate", &ModelSpec::gate, "a built-in gate's name"),
       field("k", &ModelSpec::k, "choices per token, for gates that do not fix this number")
           .from(1, 1e6),
@@ -356,7 +369,8 @@ struct GateSpec {
   std::string name;
   int64_t k = 1;
   int64_t columns = 1;
-  int64_t capacity = 0;
+  int64_t capacity = 0;         // slots per expert and rank
+  int64_t shared_capacity = 0;  // per expert, of all ranks that route together; 0: none do
   bool batch_scope = false;
   std::string scores = "softmax";  // or "sigmoid"
   std::string weight = "prob";     // or "renorm", "one"
@@ -371,9 +385,16 @@ struct GateSpec {
 void check(const ModelSpec& model, int64_t num_ranks);
 
 /// Returns the GateSpec of `gate`; without `gate`, that of the built-in gate ModelSpec::gate.
-/// Throws UserError when it chooses more experts per token than there are.
+/// Throws UserError when it chooses more experts per token than there are, and as set_slots() does.
 GateSpec gate_spec(const ModelSpec& model);
 GateSpec gate_spec(const ModelSpec& model, const Gate& gate);
+
+/// Sets capacity, and where ranks route together shared_capacity and batch_scope, which is the
+/// gate's before. by_batch: whether the gate's choices need the whole batch; capacity:
+/// returns the slots per expert for that many tokens. Throws UserError naming "model.route_over"
+/// where the gate cannot route as that says, or where it has no effect.
+void set_slots(GateSpec& spec, const ModelSpec& model, bool by_batch,
+               const std::function<int64_t(int64_t tokens)>& capacity);
 
 /// Sets what the model's router says for every gate: scale and groups. Throws UserError naming
 /// "model.router" for groups that do not fit the experts, or the gate.

@@ -1,10 +1,10 @@
 // The gate in two ops. gate_logits uses a kernel in which the result of a row does not depend on
-// the number of rows. gate computes scores, routes one rank's tokens, and sets the weights of the
-// choices. The gates' algorithms are in routing/.
+// the number of rows. gate computes scores, routes one rank's tokens, or those of the ranks that
+// share its sequences, and sets the weights of the choices. The gates' algorithms are in routing/.
 #include "engine/routing/gate.h"
 #include "engine/base/names.h"
 #include "engine/ops/defs.h"
-#include "engine/ops/rules.h"
+#include "engine/ops/own_rows.h"
 
 namespace moe::ops {
 namespace {
@@ -80,6 +80,16 @@ bool by_logits(const Op& op) {
                    on);
 }
 
+/// The input with the logits of all tokens of the ranks that share sequences: of member after
+/// member of the op's group, its rows of each of attr sequences. Attr all_capacity: the slots per
+/// expert that they have together.
+constexpr size_t kAllLogits = 4;
+
+/// Returns the number of tokens that are routed together.
+int64_t routed_tokens(const Graph& g, const Op& op) {
+  return shape(g, op, has(op, kAllLogits) ? kAllLogits : 0)[0];
+}
+
 /// Returns how many choices per token there is room for.
 int64_t columns_of(const Op& op) {
   return attr_int(op, "columns", expect_attr(op, "k", 1));
@@ -89,9 +99,16 @@ std::vector<TensorSpec> infer_gate(const Graph& g, const Op& op) {
   expect_shape(g, op, 0, {kAny, kAny});
   const int64_t tokens = shape(g, op, 0)[0], experts = shape(g, op, 0)[1];
   const Tensor& ids = arg(g, op, 1);
-  if (ids.dtype != DType::kI32 || num_elements(ids.shape) != tokens) {
+  if (has(op, kAllLogits)) {
+    expect_shape(g, op, kAllLogits, {tokens * group_of(g, op).size, experts});
+    expect_context(g, op);
+    expect_attr(op, "sequences", 1);
+    expect_attr(op, "all_capacity", 1);
+  }
+  const int64_t routed = routed_tokens(g, op);
+  if (ids.dtype != DType::kI32 || num_elements(ids.shape) != routed) {
     throw user_error("op '{}' (gate): input 1 '{}' is {} {}, expected i32 ids of {} tokens",
-                     op.name, ids.name, name_of(ids.dtype), shape_text(ids.shape), tokens);
+                     op.name, ids.name, name_of(ids.dtype), shape_text(ids.shape), routed);
   }
   expect_index(g, op, 2, {experts});
   expect_shape(g, op, 3, {experts});
@@ -127,7 +144,8 @@ TensorId gate_rows_end(const Graph&, const Op& op, size_t output) {
 
 /// One part of a batch writes only its own slots in slot_choice.
 Work work_gate(const Graph& g, const Op& op, const WorkContext& context) {
-  Work work = elementwise_work(g, op, 5.0 * static_cast<double>(num_elements(shape(g, op, 0))));
+  Work work =
+      elementwise_work(g, op, 5.0 * static_cast<double>(routed_tokens(g, op) * shape(g, op, 0)[1]));
   const double written = is_part(op) ? share_of(op) * context.slot_occupancy : 1.0;
   work.bytes -= (1 - written) * static_cast<double>(g.bytes(op.outputs[4]));
   return work;
@@ -144,24 +162,93 @@ void gradient_gate(GradContext& c, OpId) {
   c.add(op.inputs[0], c.graph().out(dlogits));
 }
 
-/// Returns the numbers by which the gate chooses experts: the scores, plus the experts' biases if
-/// there are any, or -infinity outside a token's best groups; they are float also in a run of
-/// doubles.
+/// Returns the numbers by which the gate chooses experts: the scores of n logits, plus the experts'
+/// biases if there are any, or -infinity outside a token's best groups; they are float also in a
+/// run of doubles. Where they differ from `probs`, they are written to `scores`.
 template <class T>
-const float* float_scores(const KernelCall<T>& c, const ExpertGroups& groups) {
+const float* float_scores(const KernelCall<T>& c, const ExpertGroups& groups, const T* logits,
+                          const T* probs, int64_t n, float* scores) {
   const T* const bias = c.in(3);
-  const T* const base = by_logits(c.op) && bias != nullptr ? c.in(0) : c.out(0);
+  const T* const base = by_logits(c.op) && bias != nullptr ? logits : probs;
   if constexpr (std::is_same_v<T, float>) {
-    if (bias == nullptr && !groups.limits()) return c.out(0);
+    if (bias == nullptr && !groups.limits()) return probs;
   }
-  auto* scores = static_cast<float*>(c.scratch);
-  const int64_t experts = c.in_shape(0)[1], n = num_elements(c.in_shape(0));
+  const int64_t experts = c.in_shape(0)[1];
   for (int64_t i = 0; i < n; ++i) {
     const T score = bias == nullptr ? base[i] : base[i] + bias[i % experts];
     scores[i] = static_cast<float>(score);
   }
   limit_to_groups(groups, std::span(scores, static_cast<size_t>(n)), experts);
   return scores;
+}
+
+/// Lets the rank's gate choose for the tokens of `maps`, whose scores are given.
+template <class T>
+void choose(const KernelCall<T>& c, const RoutingMaps& maps, const ExpertGroups& groups,
+            const float* scores, std::span<const int32_t> used) {
+  const int64_t first = c.rank.first_token + maps.first_token;
+  const GateInput input = {.tokens = maps.tokens,
+                           .experts = maps.experts,
+                           .k = attr_int(c.op, "k", 1),
+                           .capacity = maps.capacity,
+                           .scores = scores,
+                           .ids = c.in_i32(1),
+                           .first_token = first - first % maps.tokens * has(c.op, kAllLogits),
+                           .step = c.rank.step,
+                           .layer = c.op.layer,
+                           .groups = groups};
+  RoutingBuilder builder(maps, used);
+  if (groups.limits()) builder.limit(scores);
+  c.rank.gate->route(input, builder);
+  builder.order_by_token();
+}
+
+/// Routes the tokens of all ranks that share the sequences, in their order, and writes the choices
+/// of the rank's own tokens to `maps`.
+template <class T>
+void route_together(const KernelCall<T>& c, const ExpertGroups& groups, const RoutingMaps& maps) {
+  const int64_t tokens = c.in_shape(kAllLogits)[0], experts = maps.experts;
+  const int64_t sequences = attr_int(c.op, "sequences"), length = tokens / sequences;
+  const Group group = group_of(c.graph, c.op);
+  // The rows of the member at `place`: f(its own row, the number of the token).
+  const auto each_row = [&](int64_t place, auto f) {
+    const OwnRows rows(c.graph, c.op, length, place);
+    for (int64_t i = 0; i < maps.tokens; ++i) {
+      f(i, i / rows.own * length + rows.at(i % rows.own));
+    }
+  };
+  const int64_t n = tokens * experts;
+  auto* const logits = static_cast<T*>(c.scratch);
+  T* const probs = logits + n;
+  for (int64_t m = 0; m < group.size; ++m) {
+    const T* const from = c.in(kAllLogits) + m * maps.tokens * experts;
+    each_row(m, [&](int64_t i, int64_t t) {
+      std::copy_n(from + i * experts, experts, logits + t * experts);
+    });
+  }
+  c.k.gate_scores(probs, logits, score_rule(c.op), tokens, experts, c.stream);
+  const float* const scores =
+      float_scores(c, groups, logits, probs, n, reinterpret_cast<float*>(probs + n));
+  RoutingMaps all = maps;
+  all.tokens = tokens, all.capacity = attr_int(c.op, "all_capacity");
+  std::vector<int32_t> expert(static_cast<size_t>(tokens * maps.columns)), slot(expert.size()),
+      choice(static_cast<size_t>(experts * all.capacity)), counts(static_cast<size_t>(experts));
+  all.expert = expert.data(), all.choice_slot = slot.data();
+  all.slot_choice = choice.data(), all.counts = counts.data();
+  choose(c, all, groups, scores, {});
+  std::fill_n(maps.counts, experts, 0);
+  std::fill_n(maps.slot_choice, experts * maps.capacity, -1);
+  each_row(group.place(c.rank.rank), [&](int64_t i, int64_t t) {
+    for (int64_t j = 0; j < maps.columns; ++j) {
+      const int64_t own = i * maps.columns + j, from = t * maps.columns + j;
+      const int32_t e = maps.expert[own] = all.expert[from];
+      maps.choice_slot[own] = -1;
+      if (all.choice_slot[from] < 0) continue;
+      const int64_t at = e * maps.capacity + maps.counts[e]++;
+      maps.choice_slot[own] = static_cast<int32_t>(at);
+      maps.slot_choice[at] = static_cast<int32_t>(own);
+    }
+  });
 }
 
 constexpr auto run_gate = []<class T>(const KernelCall<T>& c) {
@@ -183,28 +270,23 @@ constexpr auto run_gate = []<class T>(const KernelCall<T>& c) {
                             .first_token = attr_int(c.op, "first_token", 0),
                             .part = is_part(c.op)};
   const ExpertGroups groups = groups_of(c.op);
-  const GateInput input = {.tokens = tokens,
-                           .experts = experts,
-                           .k = attr_int(c.op, "k", 1),
-                           .capacity = maps.capacity,
-                           .scores = float_scores(c, groups),
-                           .ids = c.in_i32(1),
-                           .first_token = c.rank.first_token + maps.first_token,
-                           .step = c.rank.step,
-                           .layer = c.op.layer,
-                           .groups = groups};
-  std::span<const int32_t> used;
-  if (c.in_i32(2) != nullptr) used = {c.in_i32(2), static_cast<size_t>(experts)};
-  RoutingBuilder builder(maps, used);
-  if (groups.limits()) builder.limit(input.scores);
-  c.rank.gate->route(input, builder);
-  builder.order_by_token();
+  if (has(c.op, kAllLogits)) {
+    route_together(c, groups, maps);
+  } else {
+    std::span<const int32_t> used;
+    if (c.in_i32(2) != nullptr) used = {c.in_i32(2), static_cast<size_t>(experts)};
+    const float* const scores = float_scores(c, groups, c.in(0), c.out(0), tokens * experts,
+                                             static_cast<float*>(c.scratch));
+    choose(c, maps, groups, scores, used);
+  }
   gate_weights<T>(c.out(1), c.out(0), maps, weight_rule(c.op), static_cast<T>(weight_scale(c.op)));
 };
 
 Bytes gate_scratch(const Graph& g, const Op& op, Bytes elem_bytes) {
-  if (elem_bytes != 8 && !has(op, 3) && !groups_of(op).limits()) return 0;
-  return num_elements(shape(g, op, 0)) * static_cast<Bytes>(sizeof(float));
+  const Bytes scores = routed_tokens(g, op) * shape(g, op, 0)[1];
+  const bool own = !has(op, kAllLogits);  // else its logits and probabilities stand before
+  if (own && elem_bytes != 8 && !has(op, 3) && !groups_of(op).limits()) return 0;
+  return scores * (static_cast<Bytes>(sizeof(float)) + (own ? 0 : 2 * elem_bytes));
 }
 
 std::vector<TensorSpec> infer_dlogits(const Graph& g, const Op& op) {
@@ -257,12 +339,15 @@ const OpDef kGate = {
         "choosing, "
         "not for the weights; attr scale is a factor of the weights; with attrs groups, top_groups "
         "and group_score a token chooses from "
-        "its best groups of experts",
+        "its best groups of experts; with all_logits, of the ranks that share sequences (attrs "
+        "group, stride, context, sequences), all their tokens get all_capacity slots per expert "
+        "in the order of the sequences",
     .moe = MoeOp::kGate,
     .inputs = {{"logits"},
                {"ids", Role::kIds},
                optional("used_before", Role::kUsedBefore),
-               optional("bias", Role::kBias)},
+               optional("bias", Role::kBias),
+               optional("all_logits")},
     .outputs = {{"probs", Role::kProbs},
                 {"weight", Role::kWeight},
                 {"expert", Role::kExpert},

@@ -59,10 +59,12 @@
 //                     shared=1: second[..,m], the same in every head
 //   gate_logits       x[B,S,d] wg[E,d] [bias[E]] -> logits[T,E]; its backward is linear_dx,
 //                     linear_dw and bias_grad
-//   gate              logits ids [used_before[E]] [bias[E]] -> probs[T,E] weight[T,K] expert[T,K]
+//   gate              logits ids [used_before[E]] [bias[E]] [all_logits[n*T,E]] -> probs[T,E]
+//                     weight[T,K] expert[T,K]
 //                     choice_slot[T,K] slot_choice[E,C] counts[E]; attrs gate, k, columns (= K;
 //                     default k), capacity, scores, weight, scope, scale, groups, top_groups,
-//                     group_score, bias_on = "scores" | "logits". counts include used_before. The
+//                     group_score, bias_on = "scores" | "logits", and with all_logits sequences,
+//                     all_capacity. counts include used_before. The
 //                     bias affects which experts are chosen, not the weights. A token chooses from
 //                     its top_groups best of groups (routing/expert_groups.h)
 //   gate_dlogits      dweight probs expert -> dlogits; attrs scores, weight, scale

@@ -1,32 +1,10 @@
 // What a rank of a group has of the input tokens, and of what has a row per position, where the
 // group splits the rows of sequences (tp, cp) and the vocabulary (tp). These ops work on the CPU.
 #include "engine/ops/defs.h"
-#include "engine/ops/rules.h"
+#include "engine/ops/own_rows.h"
 
 namespace moe::ops {
 namespace {
-
-/// The rows of a rank along an axis of `all` rows: its parts of 2 n, for attr context = n above 1,
-/// of which those of the ranks with the same parts have a slice each.
-struct OwnRows {
-  OwnRows(const Graph& g, const Op& op, int64_t all, int64_t rank)
-      : context(expect_context(g, op)) {
-    const Group group = group_of(g, op);
-    sharing = group.size / context;
-    place = group.place(rank);
-    half = all / context / (context > 1 ? 2 : 1);
-    own = all / group.size;
-  }
-  /// The row of all that is own row i.
-  int64_t at(int64_t i) const {
-    const int64_t row = place % sharing * own + i;  // among those of its parts
-    const int64_t number = place / sharing;
-    if (context == 1) return row;
-    const int64_t part = row < half ? number : 2 * context - 1 - number;
-    return part * half + row % half;
-  }
-  int64_t context, sharing, place, half, own;
-};
 
 size_t axis_of(const Graph& g, const Op& op) {
   const auto axes = static_cast<int64_t>(shape(g, op, 0).size());
@@ -54,7 +32,7 @@ std::vector<TensorSpec> infer_rows(const Graph& g, const Op& op) {
 template <class F>
 void each_own_row(const Graph& g, const Op& op, const Shape& whole, int64_t rank, F f) {
   const auto axis = static_cast<size_t>(attr_int(op, "axis"));
-  const OwnRows rows(g, op, whole[axis], rank);
+  const OwnRows rows(g, op, whole[axis], group_of(g, op).place(rank));
   int64_t outer = 1, inner = 1;
   for (size_t a = 0; a < axis; ++a) outer *= whole[a];
   for (size_t a = axis + 1; a < whole.size(); ++a) inner *= whole[a];

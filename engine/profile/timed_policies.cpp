@@ -16,12 +16,12 @@ namespace {
 /// Inputs and outputs to call a gate with the sizes of an op, with scores as from a softmax.
 struct GateTrial {
   explicit GateTrial(const Graph& graph, const Op& op) {
-    const Shape& scores_shape = graph.tensor(op.outputs[0]).shape;
-    const Shape& slots = graph.tensor(output_of(graph, op, Role::kSlotChoice)).shape;
+    const bool together = op.attrs.contains("all_capacity");  // else of a rank's tokens
+    const Shape& scores_shape = graph.tensor(together ? op.inputs.back() : op.outputs[0]).shape;
     in.tokens = scores_shape[0];
     in.experts = scores_shape[1];
     in.k = attr_int(op, "k", 1);
-    in.capacity = slots[1];
+    in.capacity = attr_int(op, together ? "all_capacity" : "capacity");
     maps.columns = graph.tensor(output_of(graph, op, Role::kExpert)).shape[1];
     Rng rng(1000249);
     scores.resize(static_cast<size_t>(in.tokens * in.experts));

@@ -285,7 +285,9 @@ MeanRouting even_routing(const GateUse& use, int64_t layers) {
   const int64_t wanted = tokens * (use.gate.chooser == Chooser::kExpert ? use.columns : use.k);
   mean.choices = static_cast<double>(choices) / static_cast<double>(tokens);
   mean.kept = static_cast<double>(kept) / static_cast<double>(tokens);
-  mean.slot_occupancy = static_cast<double>(kept) / static_cast<double>(slots);
+  mean.slot_occupancy =
+      static_cast<double>(kept) / static_cast<double>(slots) *
+      (use.slots > 0 ? static_cast<double>(use.capacity) / static_cast<double>(use.slots) : 1.0);
   mean.of_balanced = static_cast<double>(kept) / static_cast<double>(std::min(wanted, slots));
   return mean;
 }

@@ -20,7 +20,10 @@ struct GateUse {
   int64_t tokens = 0;  // per rank
   int64_t experts = 1;
   int64_t k = 1, columns = 1;  // as in GateInput and RoutingMaps
+  /// Slots per expert for a rank's tokens: where ranks route theirs together, a rank's part of all,
+  /// though its tokens may take more.
   int64_t capacity = 0;
+  int64_t slots = 0;  // per expert in the buffers of a rank; 0: the capacity
   int64_t vocab = 1;
   ExpertGroups groups = {};
   /// Returns the block of an MoE layer; GateInput::layer is the block.

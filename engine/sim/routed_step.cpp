@@ -79,6 +79,10 @@ std::vector<MoeLayer> moe_layers(const Graph& graph) {
     const auto [at, fresh] = layers.try_emplace(
         {op.micro, op.layer},
         MoeLayer{op.layer, op.micro, 0, logits[1], attr_int(op, "k", 1), attr_int(op, "capacity")});
+    at->second.routed_capacity = attr_int(op, "all_capacity", at->second.capacity);
+    if (op.attrs.contains("all_capacity")) {
+      at->second.together = graph.tensor(op.inputs.back()).shape[0] / logits[0];
+    }
     at->second.tokens += logits[0];  // of each gate of a part of the batch
   }
   std::vector<MoeLayer> all;
@@ -86,8 +90,20 @@ std::vector<MoeLayer> moe_layers(const Graph& graph) {
   return all;
 }
 
-ExpertCounts kept_rows(ExpertCounts choices, int64_t capacity) {
-  for (int64_t& rows : choices.rows) rows = std::min(rows, capacity);
+ExpertCounts kept_rows(ExpertCounts choices, int64_t capacity, int64_t together) {
+  for (int64_t first = 0; first < choices.sources; first += together) {
+    for (int64_t e = 0; e < choices.experts; ++e) {
+      int64_t all = 0, before = 0;
+      for (int64_t r = 0; r < together; ++r) all += choices.at(first + r, e);
+      if (all <= capacity) continue;
+      for (int64_t r = 0; r < together; ++r) {
+        int64_t& rows = choices.at(first + r, e);
+        const int64_t until = before + rows;
+        rows = until * capacity / all - before * capacity / all;
+        before = until;
+      }
+    }
+  }
   return choices;
 }
 

@@ -29,13 +29,16 @@ struct MoeLayer {
   int64_t experts = 0;
   int64_t k = 0;
   int64_t capacity = 0;  // slots per expert
+  /// Ranks in a row that route their tokens together, and the slots per expert that they share.
+  int64_t together = 1, routed_capacity = 0;
 };
 /// Returns the MoE layers, ordered by micro-batch, then block. Among those of one micro-batch,
 /// their indices are the layer numbers that routing models use.
 std::vector<MoeLayer> moe_layers(const Graph& graph);
 
-/// Returns the choices that find a slot: for each source rank and expert, at most `capacity`.
-ExpertCounts kept_rows(ExpertCounts choices, int64_t capacity);
+/// Returns the choices that find a slot: for each expert at most `capacity` of each source rank, or
+/// of each `together` ranks in a row, which drop in proportion.
+ExpertCounts kept_rows(ExpertCounts choices, int64_t capacity, int64_t together = 1);
 
 /// Whose rows determine the work of an op: those of the rank's own tokens, or those of its experts.
 enum class Side : uint8_t { kSource, kExperts };

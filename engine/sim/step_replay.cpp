@@ -220,8 +220,9 @@ void StepReplay::set_step(int64_t step) {
       batch.loads.push_back(routing.loads(query_of(step, l)));
   }
   for (size_t l = 0; l < layers.size(); ++l) {
-    kept.push_back(routing.runs_gate() ? routing.kept(query_of(step, l))
-                                       : kept_rows(batch.loads[l], layers[l].capacity));
+    kept.push_back(routing.runs_gate()
+                       ? routing.kept(query_of(step, l))
+                       : kept_rows(batch.loads[l], layers[l].routed_capacity, layers[l].together));
   }
   choices_ = std::move(batch.loads);
   place(step, kept);

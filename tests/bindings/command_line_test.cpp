@@ -146,6 +146,26 @@ assert(a.moe[3][1].checksum == b.moe[3][1].checksum)
 )") == "(no error)");
 }
 
+TEST_CASE("a Lua gate of scope batch sees the tokens of all ranks that share sequences") {
+  CHECK(message_of("local moe = require 'moe'\n" + std::string(R"(
+local late = moe.policy.gate { name = "late", scope = "batch", weight = "prob", k = 1,
+  route = function(ctx, s)
+    local best = s:argmax_rows()
+    for t = ctx.tokens, 1, -1 do ctx:take(t, best(t)) end
+  end }
+local function run(tp, cp)
+  return moe.train { ranks = tp * cp, steps = 2, precision = "f64", init = "reference",
+    tokens = "reference", optimizer = { name = "sgd" }, grid = moe.grid { tp = tp, cp = cp },
+    model = moe.model.gpt2_moe { vocab = 64, layers = 2, hidden = 16, heads = 2, seq = 16,
+      batch_per_device = 2, experts = 4, gate = late {}, capacity_factor = 0.5 } }
+end
+local one = run(1, 1)
+for _, many in ipairs { run(2, 1), run(1, 2) } do
+  for name, x in pairs(one.grad_l2) do assert(math.abs(x - many.grad_l2[name]) < 1e-12) end
+end
+)")) == "(no error)");
+}
+
 const std::string kRareSecond = R"(
 local rare = moe.policy.gate { name = "rare", scope = "token", weight = "prob", k = 2,
   route = function(ctx, s)

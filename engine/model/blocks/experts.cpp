@@ -81,8 +81,9 @@ Attrs gate_attrs(const GateSpec& gate, double factor) {
 /// added to the residual is a factor of the gate's weights.
 OpId route(ModelBuilder& b, TensorId x, TensorId gate_w, TensorId gate_b, const Experts& o) {
   b.begin_segment(Segment::kGate);
-  std::vector<TensorId> inputs = {b.op("gate_logits", "moe.logits", {x, gate_w, gate_b}),
-                                  b.own_ids()};
+  const bool together = b.gate().shared_capacity > 0;
+  const TensorId logits = b.op("gate_logits", "moe.logits", {x, gate_w, gate_b});
+  std::vector<TensorId> inputs = {logits, together ? b.ids() : b.own_ids()};
   TensorId bias;
   if (o.choice_bias || b.spec().bias_balance.rate > 0) {
     bias = b.state("gate.bias", {b.spec().experts});
@@ -90,6 +91,17 @@ OpId route(ModelBuilder& b, TensorId x, TensorId gate_w, TensorId gate_b, const 
   }
   Attrs attrs = gate_attrs(b.gate(), o.residual_scale);
   if (o.bias_on == BiasOn::kLogits) attrs["bias_on"] = std::string(name_of(o.bias_on));
+  if (together) {
+    const Attrs group = group_attrs(b.grid().over(Axis::kTp, Axis::kCp), b.graph().num_ranks);
+    Attrs gathered = group;
+    gathered["axis"] = int64_t{0};
+    inputs.resize(4);
+    inputs.push_back(b.op("gather_rows", "moe.all_logits", {logits}, gathered));
+    attrs.merge(Attrs(group));
+    attrs.insert({{"context", b.spec().cp},
+                  {"sequences", b.spec().batch_per_device},
+                  {"all_capacity", b.gate().shared_capacity}});
+  }
   const OpId gate = b.add("gate", "moe.gate", std::move(inputs), std::move(attrs));
   b.add_router(gate, bias);
   return gate;

@@ -14,6 +14,7 @@ local PARTS = {
     return p.cp ~= 1 and p.cp and (p.cp_comm == "p2p" and p.cp .. " in a ring" or p.cp) or nil
   end },
   { "etp %s", function(p) return p.etp ~= 1 and p.etp or nil end },
+  { "routed over each %s", function(p) return p.route_over ~= "" and p.route_over or nil end },
   { "%s tokens per step", function(p, run)
     return run.devices and p.micro_batches
       and run.devices / ((p.pp or 1) * (p.tp or 1) * (p.cp or 1)) * p.micro_batches

@@ -7,7 +7,8 @@ local M = {}
 
 local mt = schema.class("grid", "a grid, for example moe.grid { micro_batches = 4 }")
 
-local OF_MODEL = { "ep", "tp", "cp", "cp_comm", "etp", "micro_batches" }  -- declared with the model
+-- Declared with the model.
+local OF_MODEL = { "ep", "tp", "cp", "cp_comm", "etp", "route_over", "micro_batches" }
 
 M.FIELDS = schema.changed(schema.picked(schema.declared "model", OF_MODEL), {
   pp = { type = "integer", lo = 1, hi = 1e5, doc = "pipeline ranks, each of which runs some of the "
@@ -49,6 +50,9 @@ local function make(t, at)
   end
   if grid.cp_comm and (grid.cp or 1) == 1 then
     errors.user("grid.cp_comm: has no effect with cp = 1; omit it, or give cp", at, "grid.cp_comm")
+  elseif grid.route_over and (grid.tp or 1) * (grid.cp or 1) == 1 then
+    errors.user("grid.route_over: has no effect with tp = 1 and cp = 1; omit it, or give one of "
+      .. "them", at, "grid.route_over")
   end
   grid.at = at
   return schema.object(grid, mt)

@@ -52,7 +52,7 @@ M.COMMON = schema.changed(declared, {
   dtypes = dtypes.FIELD,
 })
 M.COMMON.micro_batches, M.COMMON.tp, M.COMMON.cp = nil, nil, nil  -- the grid's
-M.COMMON.etp, M.COMMON.cp_comm = nil, nil
+M.COMMON.etp, M.COMMON.cp_comm, M.COMMON.route_over = nil, nil, nil
 -- Their defaults depend on other fields, on the architecture or on where the model runs.
 for _, name in ipairs { "name", "batch_per_device", "experts", "ep", "k", "capacity_factor",
   "rows_bound" } do
@@ -217,7 +217,7 @@ function M.resolve(model, all, types)
   for name in pairs(declared) do resolved[name] = model[name] end
   resolved.ep, resolved.micro_batches, resolved.pp = ep, micro_batches, pp
   resolved.tp, resolved.cp, resolved.etp = tp, cp, etp
-  resolved.cp_comm = (model.grid or {}).cp_comm
+  resolved.cp_comm, resolved.route_over = (model.grid or {}).cp_comm, (model.grid or {}).route_over
   resolved.dtype, resolved.dtypes = dtypes.of(model, types)
   resolved.batch_per_device = split("batch", "sequences", shares)
   if model.batch then resolved.batch_per_device = resolved.batch_per_device / micro_batches end

@@ -8,6 +8,7 @@ local function model(fields)
   local t = { vocab = 64, layers = 2, hidden = 16, heads = 4, seq = 8, batch_per_device = 3,
     experts = 4, capacity = 'none', dtype = 'f32' }
   for key, value in pairs(fields or {}) do t[key] = value end
+  if t.capacity_factor then t.capacity = nil end
   return moe.model.gpt2_moe(t)
 end
 local function cluster(n)
@@ -110,6 +111,48 @@ end
 assert(math.abs(one.losses[2] - two.losses[2]) < 1e-12)
 ]])
   expect.plans(text .. "run(2, true)", "op 'b0.core' (attend) reads 4 of the 8 tokens")
+end)
+
+test("ranks that share sequences route their tokens together, as one rank does", function()
+  local text = HEAD .. [[
+local function case(gate, k, grid, routing)
+  return { model = model { gate = gate, k = k, seq = 16, capacity_factor = 0.5, routing = routing },
+    system = moe.system 'raf' {}, grid = moe.grid(grid) }
+end
+local function run(gate, k, ranks, grid)
+  local t = case(gate, k, grid)
+  t.ranks, t.steps, t.precision, t.init, t.tokens = ranks, 3, 'f64', 'reference', 'reference'
+  t.optimizer = { name = 'sgd', lr = 0.3 }
+  return moe.train(t)
+end
+local function apart(a, b)
+  local most = math.abs(a.losses[3] - b.losses[3])
+  for name, x in pairs(a.param_l2) do most = math.max(most, math.abs(x - b.param_l2[name])) end
+  return most
+end
+]]
+  expect.plans(text .. [[
+for gate, k in pairs { switch = 1, top_k = 2, bpr = 1, expert_choice = 1, hash = 1,
+    random = 2 } do
+  local one = run(gate, k, 1, { micro_batches = 1, ep = 1 })
+  for _, axes in ipairs { { 2, 1 }, { 1, 2 }, { 2, 2 } } do
+    local many = run(gate, k, axes[1] * axes[2], { tp = axes[1], cp = axes[2],
+      route_over = gate ~= 'expert_choice' and 'sequence' or nil })
+    assert(apart(one, many) < 1e-12, gate .. axes[1] .. axes[2])
+  end
+end
+assert(apart(run('switch', 1, 1, { ep = 1 }), run('switch', 1, 2, { tp = 2 })) > 1e-6)
+local function dropped(over)
+  local t = case('top_k', 2, { tp = 2, route_over = over }, moe.workload 'zipf' { s = 1.2 })
+  t.cluster = cluster(4)
+  return moe.plan(t):info().assumed_routing.dropped
+end
+assert(dropped 'rank' > 0 and dropped 'sequence' <= dropped 'rank')
+]])
+  expect.plans(text .. "run('expert_choice', 1, 2, { tp = 2, route_over = 'rank' })",
+    "model.route_over = 'rank': the gate 'expert_choice' needs the whole batch")
+  expect.plans(text .. "moe.grid { route_over = 'rank' }",
+    "grid.route_over: has no effect with tp = 1 and cp = 1")
 end)
 
 test("what tp does not divide is refused by name", function()
