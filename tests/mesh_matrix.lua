@@ -276,7 +276,7 @@ local ones = {}  -- results of one pipeline rank
 local function check_mesh(c)
   local ok, many = pcall(run_mesh, c)
   if not ok then return "FAILED: " .. tostring(many.message or many) end
-  local key = ("%s %d %s"):format(c.model, c.micro * c.data, c.clip)
+  local key = ("%s %d %s %s"):format(c.model, c.micro * c.data, c.clip, c.tight)
   ones[key] = ones[key] or run_mesh(c, true)
   local d = apart(ones[key], many)
   return d > 1e-9 and ("FAILED: %g apart"):format(d) or ("%.1e"):format(d)
