@@ -310,6 +310,9 @@ std::shared_ptr<const CostModel> under_stack(RooflineCost roofline, const Fields
   for (const auto& [op, share] : given.at("memory").value().items()) {
     (op == "others" ? stack.memory_others : stack.memory[op]) = share.get<double>();
   }
+  for (const auto& [op, us] : given.at("host_us").value().items()) {
+    stack.host_ns[op] = std::llround(us.get<double>() * kMicroseconds);
+  }
   for (const auto& op : *given.value().find("waits")) stack.waits.insert(op.get<std::string>());
   for (const auto& [op, rows] : given.at("ops").value().items()) {
     for (const nlohmann::json& row : rows) {

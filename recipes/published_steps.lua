@@ -1,22 +1,20 @@
 -- How far are predictions from published training steps? A file of published rows states model,
--- GPUs, layout and micro-batches of each. This recipe simulates the rows that have no tensor,
--- pipeline or context parallelism and a stated expert parallelism, and those of AWS that exchange
--- by NCCL, whose tensor and pipeline parallelism is divided out by hand (cut_by_hand). It prints
--- the predicted step, its parts and, where the file has it, the measured step beside.
---   moebench run --read FOLDER recipes/published_steps.lua
--- FOLDER has one or both of FILES, each { "rows": [ { id, model, hardware, precision, seq, mbs, ga,
--- ep, gpus, class, measured_ms, .. } ] }; mbs is the sequences of a micro-batch on a GPU, ga the
--- micro-batches of a step.
--- Micro-batches by hand: a step is ga - 1 times the forward and backward alone, then one with the
--- reduction of gradients under the backward and the update. Numbers are Megatron's, gradients in
--- bf16; exchanges are NCCL's all-to-alls, which block compute; kernels and host are those of the
--- stack `megatron`. What a row says of other dispatchers, exchanges under the compute of another
--- micro-batch and recorded graphs is not simulated: the column `ran` says it.
--- No constant is fitted to a row.
+-- GPUs, grid, micro-batches, precision, dispatcher, overlap and recomputation of each. This recipe
+-- plans and simulates every row whose model it knows, as the row says, and prints the predicted
+-- step, its parts and, where the file has it, the measured step beside; then which rows could not
+-- be said, and why.
+--   moebench run --read FOLDER recipes/published_steps.lua [--set only=TEXT]
+-- FOLDER has one or both of FILES, each { "rows": [ { id, model, hardware, gpus, precision, seq,
+-- mbs, ga or gbs, tp, pp, vp, cp, ep, dispatcher, overlap, recompute, class, needs, measured_ms } ]
+-- }; mbs is the sequences of a micro-batch, ga the micro-batches of a step, vp the chunks of layers
+-- of a pipeline rank. only: rows whose id or class has this text.
+-- Steps of more than 8 micro-batches are composed of turns (detail = "turns"). Kernels and host are
+-- those of the stack `megatron`, numbers Megatron's. A dispatcher that a row does not state is
+-- NCCL's all-to-all; a step that does not fit recomputes its blocks. What a row states and is not
+-- simulated stands in the column `not simulated`. No constant is fitted to a row.
 local moe = require "moe"
 
 local FILES = { "inputs.json", "shared_rows.json" }
-local CLASS, BY_HAND = "headline BF16", "AWS TP8"
 -- GPUs by a part of the row's text, first match; with NVIDIA's dense bf16 peaks, for MFU.
 local GPUS = { { "GB300", "gb300", 2500 }, { "GB200", "gb200", 2500 }, { "B300", "b300", 2250 },
   { "B200", "b200", 2250 }, { "H100", "h100", 989 } }
@@ -26,148 +24,213 @@ local V2 = { layers = 4, dense_layers = 1, hidden = 5120, heads = 128, q_rank = 
   nope = 128, rotary = 64, value_dim = 128, experts = 160, k = 6, expert_ffn = 1536,
   shared_ffn = 3072, ffn = 12288, vocab = 102400 }
 local MODELS = {
-  ["gpt-oss-120b"] = { "gpt_oss_120b", {} }, ["qwen3-30b-a3b"] = { "qwen3_30b_a3b", {},
-    whole = { layers = 48, hidden = 2048, heads = 32, kv_heads = 4, k = 8, vocab = 151936 } },
-  ["qwen3-235b-a22b"] = { "qwen3_235b_a22b", {},
-    whole = { layers = 94, hidden = 4096, heads = 64, kv_heads = 4, k = 8, vocab = 151936 } },
+  ["gpt-oss-20b"] = { "gpt_oss_20b" }, ["gpt-oss-120b"] = { "gpt_oss_120b" },
+  ["qwen3-30b-a3b"] = { "qwen3_30b_a3b" }, ["qwen3-235b-a22b"] = { "qwen3_235b_a22b" },
+  ["mixtral-8x22b"] = { "mixtral_8x22b" }, ["moonlight-16b-a3b"] = { "moonlight_16b_a3b" },
+  ["deepseek-v3"] = { "deepseek_v3" }, ["kimi-k2"] = { "kimi_k2" },
   ["deepseek-v3 cut to 4 layers (1 dense)"] = { "deepseek_v3", CUT },
   ["deepseek-v2 cut to 4 layers (1 dense)"] = { "deepseek_v2_lite", V2 },
 }
--- What runs once per step.
-local UPDATES = { adamw = true, sgd = true }
-local CLASSES = { "attention", "products", "experts", "others" }
+-- What a row may need (its field `needs`) that plans here do not have.
+local MISSING = { ["recompute modules"] = true, FSDP = true, ["CUDA graphs"] = true,
+  ["ladder (needs all)"] = true }
+-- Rows that are left out: other work than even routing without drops, or numbers without a rate.
+local LEFT_OUT = { "natural routing", "token drop", "other architecture", "AMD", "layout missing" }
 
-local function class_of(kind)
-  if kind:find "^attend" then return "attention" end
-  if kind:find "^expert_linear" then return "experts" end
-  return (kind:find "^linear" or kind == "gate") and "products" or "others"
+local function has(text, part) return text ~= nil and text:find(part, 1, true) ~= nil end
+
+-- Returns the GPU's cluster and peak, or nil.
+local function gpu_of(row)
+  for _, gpu in ipairs(GPUS) do
+    if has(row.hardware, gpu[1]) then return gpu[2], gpu[3] end
+  end
 end
 
 -- Megatron-Bridge's recipes for its published tables sum gradients in bf16 (grad_reduce_in_fp32 =
--- False), others in f32, Megatron's default.
+-- False), others in f32, Megatron's default. Scales per block stand for those of MXFP8, which are
+-- per 32 numbers.
 local function types_of(row)
+  if has(row.precision, "FP8-CS") or row.precision == "FP8" then return "megatron_fp8" end
+  if has(row.precision, "FP8") then return "megatron_fp8_block" end
   return row.id:find "^mbridge" and "megatron_bf16_reduce_bf16" or "megatron_bf16"
 end
 
--- What a row says did not overlap does not: its gradients are reduced after the backward.
-local function place_of(row)
-  return (row.overlap or ""):find "^none" and "after" or "ready"
-end
-
--- Returns the fields of what one GPU of a row with tensor parallelism computes, by the row's tp and
--- pp: an eighth of the heads and of the vocabulary for all tokens, the experts' rows of an eighth
--- of the tokens as an eighth of all tokens' choices, and the layers of the fullest stage, which
--- also gets embedding and head. Norms, gate and residuals are counted for all tokens.
-local function cut_by_hand(row)
-  local m = MODELS[row.model].whole
-  return { layers = math.ceil(m.layers / row.pp), heads = m.heads / row.tp, k = m.k / row.tp,
-    kv_heads = math.max(1, m.kv_heads / row.tp), vocab = m.vocab / row.tp }
-end
-
--- Whether the row's tensor and pipeline parallelism is divided out by hand.
-local function by_hand(row)
-  local model = MODELS[row.model]
-  return row.class == BY_HAND and row.dispatcher == "NCCL alltoall" and row.overlap == "off"
-    and model and model.whole and model.whole.k % row.tp == 0
-end
-
--- Returns the ms of a micro-batch in which the ranks of tensor parallelism gather and scatter
--- tokens around attention: a pair forward, and backward a pair and a gather for the weights.
-local function token_exchanges(row, gpu, recompute)
-  local cut, m = cut_by_hand(row), MODELS[row.model].whole
-  local sizes = { cluster = moe.cluster[gpu] { nodes = 1 }, op = "all_gather", ranks = row.tp,
-    bytes = row.seq * row.mbs * m.hidden * 2 }
-  return cut.layers * (recompute and 7 or 5) * moe.op_time(sizes).ms
-end
-
-local function plan_of(row, gpu, place, recompute, micro_batches)
-  local model, fields = unpack(MODELS[row.model])
-  if by_hand(row) then fields = cut_by_hand(row) end
-  local gpus = row.gpus / (row.pp or 1)
-  local all = { seq = row.seq, batch_per_device = row.mbs, ep = row.ep, capacity = "none",
-    dtypes = types_of(row), rows_bound = 1 }  -- every rank gets as many rows
-  for key, value in pairs(fields) do all[key] = value end
-  local per_node = gpu:find "^g" and 72 or 8
-  return moe.plan { model = moe.model[model](all), optimizer = { name = "adamw" },
-    cluster = moe.cluster[gpu] { nodes = math.max(1, gpus / per_node), stack = "megatron",
-      devices_per_node = gpus < per_node and gpus or nil },
-    grid = moe.grid { micro_batches = micro_batches },
-    system = moe.system "megatron" { recompute = recompute,
-      all_reduce = { lane = "comm_reduce", place = place, bucket_bytes = 80e6 } } }
-end
-
--- Returns the ms of a forward and backward without reduction and update, and its parts.
-local function micro_batch(plan)
-  local parts, ms = { attention = 0, products = 0, experts = 0, others = 0 }, 0
-  for _, span in ipairs(plan:spans()) do
-    if span.lane == "compute" and not UPDATES[span.kind] then
-      local class = class_of(span.kind)
-      parts[class] = parts[class] + span.end_ms - span.begin_ms
-      ms = math.max(ms, span.end_ms)
-    end
+local function stages_of(row, pp)
+  local stages, hidden = {}, has(row.overlap, "EP overlap") or row.overlap == "on"
+  local by = row.dispatcher or table.concat(row.needs or {}, ","):match "%f[%a]HybridEP%f[^%a]"
+  if has(by, "DeepEP") then
+    stages[1] = moe.dispatcher.deepep_v1 { wire = "bf16" }
+  elseif has(by, "HybridEP") then
+    stages[1] = moe.dispatcher.hybridep { wire = "bf16" }
   end
-  local idle = ms
-  for _, class in ipairs(CLASSES) do idle = idle - parts[class] end
-  return ms, parts, idle
+  if hidden then
+    -- The passes of the system `megatron`, whose exchanges otherwise block compute.
+    for _, pass in ipairs { moe.pass.irregular_a2a {}, moe.pass.used_rows {},
+        moe.pass.weights_at_experts {}, moe.pass.zero {}, moe.pass.hide_a2a { search = false,
+          delay_dw = has(row.overlap, "delay_wgrad") } } do
+      stages[#stages + 1] = pass
+    end
+    stages[#stages + 1] = moe.pipeline.combined_1f1b { chunks = pp > 1 and row.vp or 1 }
+  elseif pp > 1 and (row.vp or 1) > 1 then
+    stages[#stages + 1] = moe.pipeline.interleaved { chunks = row.vp }
+  elseif pp > 1 then
+    stages[#stages + 1] = moe.pipeline["1f1b"] {}
+  end
+  return stages
 end
 
--- Returns the bytes in use at the peak of a step of several micro-batches.
-local function peak_of(row, gpu, recompute)
-  local memory = plan_of(row, gpu, place_of(row), recompute, 2):memory()
-  return memory.peak_bytes - memory.arena_bytes + memory.liveness_bytes
+-- Returns the layout of stages where they cannot be equal: embedding and loss count as blocks if
+-- that makes them equal (Megatron's account_for_embedding_in_pipeline_split and .._loss_..), else
+-- the last ones get fewer. mtp: whether there is an MTP layer, in the last one.
+local function layout_of(row, blocks, mtp)
+  local stages = (row.pp or 1) * (row.vp or 1)
+  if stages == 1 or blocks % stages == 0 then return nil end
+  local counted = (blocks + 2) % stages == 0
+  local each, left, cells = math.ceil((blocks + (counted and 2 or 0)) / stages), blocks, {}
+  for i = 1, stages do
+    local n = math.min(left, each - (counted and (i == 1 or i == stages) and 1 or 0))
+    cells[i], left = ("t"):rep(n), left - n
+  end
+  return "E" .. table.concat(cells, "|") .. (mtp and "m" or "") .. "L"
 end
 
-local rows, errors = { { "row", "step", "measured", "ratio", "attention", "products", "experts",
-  "others", "exchange, host", "host", "tokens/s", "TFLOP/s", "MFU", "GiB", "ran" } }, {}
+-- part: a plan of the layers of one pipeline rank alone, as if there were no others.
+local function plan_of(row, gpu, micro_batches, recompute, part)
+  local name, fields = unpack(MODELS[row.model])
+  local all = { seq = row.seq, batch_per_device = row.mbs, capacity = "none",
+    dtypes = types_of(row), rows_bound = 1 }  -- every rank gets as many rows
+  for key, value in pairs(fields or {}) do all[key] = value end
+  for _, need in ipairs(row.needs or {}) do
+    if need == "MTP" then all.mtp_layers = 1 end
+  end
+  -- What a row says of overlap "none" holds for its gradients: they are reduced after the backward.
+  local pp, gpus, model = row.pp or 1, row.gpus, moe.model[name](all)
+  if part then
+    all.layers, all.mtp_layers = math.ceil(model.layers / pp), nil
+    if all.dense_layers then all.dense_layers = math.min(all.dense_layers, all.layers - 1) end
+    pp, gpus, model = 1, gpus / pp, moe.model[name](all)
+  end
+  -- Of a rack's 72 GPUs the published layouts use 64.
+  local per_node = math.min(gpus, gpu:find "^g" and 64 or 8)
+  local place = (row.overlap or ""):find "^none" and "after" or "ready"
+  local stages = stages_of(row, pp)
+  stages.recompute = recompute
+  stages.all_reduce = { lane = "comm_reduce", place = place, bucket_bytes = 80e6 }
+  return moe.plan { model = model, optimizer = { name = "adamw" },
+    cluster = moe.cluster[gpu] { nodes = gpus / per_node, stack = "megatron",
+      devices_per_node = per_node, nics_per_node = gpu:find "^g" and per_node or nil },
+    grid = moe.grid { tp = row.tp, pp = pp, cp = row.cp, ep = row.ep,
+      micro_batches = micro_batches,
+      layout = pp > 1 and layout_of(row, model.layers, all.mtp_layers) or nil },
+    detail = micro_batches > 8 and "turns" or nil, system = moe.system "megatron" (stages) }
+end
+
+-- Returns the simulated step. On one pipeline rank each micro-batch but the first and last takes the
+-- same time, so steps of 4 and 8 give those of more.
+local function step_of(row, gpu, micro_batches, recompute)
+  if (row.pp or 1) > 1 or micro_batches <= 8 then
+    local sim = plan_of(row, gpu, micro_batches, recompute):simulate()
+    return sim, sim.iteration_ms
+  end
+  local sim = plan_of(row, gpu, 8, recompute):simulate()
+  local of_four = plan_of(row, gpu, 4, recompute):simulate().iteration_ms
+  return sim, sim.iteration_ms + (micro_batches - 8) / 4 * (sim.iteration_ms - of_four)
+end
+
+-- Returns why a row is not simulated, or nil.
+local function left_out(row)
+  for _, class in ipairs(LEFT_OUT) do
+    if row.class == class then return class end
+  end
+  if not MODELS[row.model] then return "a model that is not known by name" end
+  if not gpu_of(row) then return "a GPU without times" end
+  if has(row.precision, "NVFP4") then return "NVFP4" end
+  if not (row.gpus and row.mbs and row.seq and tonumber(row.ep)) then return "no whole layout" end
+end
+
+-- Returns the shares of a rank's busy time by class, and the host's share of the step, of the layers
+-- of a pipeline rank.
+local function shares_of(row, gpu, recompute)
+  local plan = plan_of(row, gpu, 2, recompute, true)
+  local parts, all = { attention = 0, products = 0, experts = 0, exchange = 0, others = 0 }, 0
+  for _, span in ipairs(plan:spans()) do
+    local ms = span.end_ms - span.begin_ms
+    local class = span.kind:find "^attend" and "attention"
+      or span.kind:find "^expert_linear" and "experts"
+      or (span.kind:find "^linear" or span.kind == "gate_logits") and "products"
+      or (span.kind == "all_to_all" or span.kind:find "_rows$" and span.lane:find "^comm")
+        and "exchange" or span.lane:find "^compute" and "others"
+    if class then parts[class], all = parts[class] + ms, all + ms end
+  end
+  for class, ms in pairs(parts) do parts[class] = ("%.0f%%"):format(100 * ms / all) end
+  local sim = plan:simulate()
+  return parts, ("%.0f%%"):format(100 * sim.host_bound_ms / sim.iteration_ms)
+end
+
+local rows = { { "row", "step", "measured", "ratio", "attention", "products", "experts", "exchange",
+  "others", "host", "tokens/s", "MFU", "GiB", "not simulated" } }
+local reasons, errors, of_all_simulated = {}, {}, {}
+
+local function predict(row)
+  local gpu, peak = gpu_of(row)
+  local ga = row.ga or row.gbs * (row.tp or 1) * (row.pp or 1) * (row.cp or 1) / row.gpus / row.mbs
+  local missing = {}
+  for _, need in ipairs(row.needs or {}) do
+    if MISSING[need] then missing[#missing + 1] = need end
+  end
+  local recompute = row.recompute == "full" and "blocks" or nil
+  local sim, ms = step_of(row, gpu, ga, recompute)
+  if sim.oom and not recompute then
+    recompute = "blocks"
+    sim, ms = step_of(row, gpu, ga, recompute)
+    missing[#missing + 1] = sim.oom and "does not fit" or "blocks recomputed, as it does not fit"
+  end
+  local parts, host = shares_of(row, gpu, recompute)
+  local tokens = row.seq * row.mbs * ga / ms * 1e3 / (row.tp or 1) / (row.pp or 1)
+    / (row.cp or 1)
+  local name, fields = unpack(MODELS[row.model])
+  local sized = { seq = row.seq, batch_per_device = 1 }
+  for key, value in pairs(fields or {}) do sized[key] = value end
+  local tflops = tokens * 3 * moe.model[name](sized):flops {} / 1e12
+  local ratio = row.measured_ms and ms / row.measured_ms
+  if ratio then
+    errors[#errors + 1] = math.abs(ratio - 1)
+    if not missing[1] then of_all_simulated[#of_all_simulated + 1] = math.abs(ratio - 1) end
+  end
+  rows[#rows + 1] = { row.id, ("%.0f ms"):format(ms),
+    ratio and ("%.0f"):format(row.measured_ms) or "", ratio and ("%.2f"):format(ratio) or "",
+    parts.attention, parts.products, parts.experts, parts.exchange, parts.others, host,
+    ("%.0f"):format(tokens), ("%.0f%%"):format(100 * tflops / peak),
+    sim.peak_bytes and ("%.1f"):format(sim.peak_bytes / 2 ^ 30) or "",
+    table.concat(missing, "; ") }
+end
+
+local set = moe.options { only = "" }
 for _, file in ipairs(FILES) do
   local there, data = pcall(moe.read_json, file)
   for _, row in ipairs(there and data.rows or {}) do
-    local plain = (row.tp or 1) * (row.pp or 1) * (row.cp or 1) == 1
-    local ga = row.ga or row.gbs and row.gbs / (row.gpus * (row.mbs or 1))
-    local cut = by_hand(row)
-    if cut or row.class == CLASS and plain and row.ep and ga and MODELS[row.model] then
-      local gpu, peak
-      for _, g in ipairs(GPUS) do
-        if not gpu and row.hardware:find(g[1], 1, true) then gpu, peak = g[2], g[3] end
+    if has(row.id .. " " .. (row.class or ""), set.only) then
+      local why = left_out(row)
+      if not why then
+        local ok, message = pcall(predict, row)
+        why = not ok and tostring(message.message or message):gsub("^%S+:%d+: ", "")
+        if why then print(("%s: %s"):format(row.id, why)) end
       end
-      local recompute = row.recompute == "full" and "blocks" or nil
-      if not cut and plan_of(row, gpu, place_of(row), nil, 2):simulate().oom then
-        recompute = "blocks"
-      end
-      local last = plan_of(row, gpu, place_of(row), recompute)
-      local alone, parts, idle = micro_batch(plan_of(row, gpu, "after", recompute))
-      local sim = last:simulate()
-      local tokens_ms = cut and token_exchanges(row, gpu, recompute) or 0
-      local turns = ga + (row.pp or 1) - 1  -- those of micro-batches, and the pipeline's bubble
-      local step = (turns - 1) * alone + sim.iteration_ms + turns * tokens_ms
-      local function share(ms) return ("%.0f%%"):format(100 * ms / alone) end
-      local tokens = row.seq * row.mbs * ga / step * 1e3 / (row.tp or 1) / (row.pp or 1)
-      local name, fields = unpack(MODELS[row.model])
-      local sized = { seq = row.seq, batch_per_device = 1 }
-      for key, value in pairs(fields) do sized[key] = value end
-      local tflops = tokens * 3 * moe.model[name](sized):flops {} / 1e12
-      local ratio = row.measured_ms and step / row.measured_ms
-      if ratio then errors[#errors + 1] = math.abs(ratio - 1) end
-      rows[#rows + 1] = { row.id, ("%.0f ms"):format(step),
-        ratio and ("%.0f"):format(row.measured_ms) or "", ratio and ("%.2f"):format(ratio) or "",
-        share(parts.attention), share(parts.products), share(parts.experts), share(parts.others),
-        share(idle), share(sim.host_bound_ms), ("%.0f"):format(tokens), ("%.0f"):format(tflops),
-        ("%.0f%%"):format(100 * tflops / peak),
-        cut and "" or ("%.1f"):format(peak_of(row, gpu, recompute) / 2 ^ 30),
-        table.concat({ row.dispatcher or "", row.overlap and row.overlap ~= "off"
-          and "overlap: " .. row.overlap or "", recompute and not cut and "blocks recomputed "
-          .. "here, as it does not fit otherwise" or "" }, " ") }
+      if why then reasons[why] = (reasons[why] or 0) + 1 end
     end
   end
 end
 
-print("Numbers: Megatron's, bf16 with master copy and moments in f32 (sharded), gradients in f32, "
-  .. "of mbridge\nin bf16; no capacity, even routing; stack megatron. Parts are shares of a "
-  .. "micro-batch; tokens/s, TFLOP/s\nand MFU per GPU, by 3 times the forward's operations per "
-  .. "token and the data sheet's dense peak.\n")
+print("Numbers: Megatron's; no capacity, even routing; stack megatron; an unstated dispatcher is "
+  .. "NCCL's\nall-to-all. Parts are shares of a rank's compute and exchanges; tokens/s and MFU per "
+  .. "GPU, by 3 times the\nforward's operations per token and the data sheet's dense bf16 peak.\n")
 print(moe.table(rows))
-if #errors > 0 then
-  local all = moe.values(errors)
-  print(("\n%d rows with a measured step: error median %.1f%%, at most %.1f%%"):format(#errors,
-    100 * all:median(), 100 * all:max()))
+for why, n in pairs(reasons) do print(("%d rows are left out: %s"):format(n, why)) end
+for what, list in pairs { ["measured"] = errors, ["measured and wholly simulated"] =
+    of_all_simulated } do
+  if #list > 0 then
+    local all = moe.values(list)
+    print(("%d rows %s: error median %.1f%%, at most %.1f%%"):format(#list, what,
+      100 * all:median(), 100 * all:max()))
+  end
 end

@@ -122,6 +122,8 @@ Nanoseconds StackCost::host_ns(const Graph& graph, OpId id) const {
                         : stack_.graphs == Stack::Graphs::kAttention ? op.segment == Segment::kAttn
                                                                      : false;
   if (recorded && graph.def(id).lane == LaneKind::kCompute) return 0;
+  const auto known = stack_.host_ns.find(graph.def(id).name);
+  if (known != stack_.host_ns.end()) return known->second;
   const double kernels = 1 + further(graph, id, {}).kernels;
   return std::llround(kernels * static_cast<double>(stack_.host_launch_ns)) + stack_.host_op_ns;
 }

@@ -31,6 +31,8 @@ struct Stack {
   std::string name;
   /// Host time of a kernel, and of an op in addition. The host works ahead of the device.
   Nanoseconds host_launch_ns = 0, host_op_ns = 0;
+  /// Host time of an op in place of that of its kernels, by the name of the op's kind.
+  std::map<std::string, Nanoseconds> host_ns;
   std::set<std::string> waits;  // kinds of ops whose results the host reads before it goes on
   /// Which ops are launched as recorded graphs, in which the host has no time for each: none, those
   /// of attention, or all of layers.
@@ -54,7 +56,9 @@ class StackCost : public RooflineCost {
   StackCost(RooflineCost roofline, Stack stack)
       : RooflineCost(std::move(roofline)), stack_(std::move(stack)) {}
   Nanoseconds routed_ns(const Graph& graph, OpId op, const RoutedWork& routed) const override;
-  bool has_host() const override { return stack_.host_launch_ns + stack_.host_op_ns > 0; }
+  bool has_host() const override {
+    return stack_.host_launch_ns + stack_.host_op_ns > 0 || !stack_.host_ns.empty();
+  }
   Nanoseconds host_ns(const Graph& graph, OpId op) const override;
   bool host_waits(const Graph& graph, OpId op) const override {
     return stack_.waits.contains(graph.def(op).name);

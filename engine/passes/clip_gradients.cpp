@@ -47,13 +47,14 @@ class Clipping {
   std::set<std::string> twice_;  // parameters that two pipeline ranks hold
 };
 
-/// Returns the share of a gradient's square sum that a rank adds to that of all ranks: of one that
-/// several ranks hold whole, each adds an equal share.
+/// Returns the share of a gradient's square sum that a rank adds to that of all ranks: of numbers
+/// that several ranks hold, each adds an equal share.
 double Clipping::share_of(const Op& update) const {
   const Tensor& parameter = graph_.tensor(update.inputs[0]);
-  const int64_t whole = ops::is_sliced(update) ? 1 : copies(grid_, parameter.held).size;
-  return 1.0 / static_cast<double>(whole * parameter.held.same *
-                                   (twice_.contains(parameter.name) ? 2 : 1));
+  const int64_t holders = copies(grid_, parameter.held).size * parameter.held.same *
+                          (twice_.contains(parameter.name) ? 2 : 1);
+  const int64_t slices = ops::is_sliced(update) ? group_of(graph_, update).size : 1;
+  return static_cast<double>(slices) / static_cast<double>(holders);
 }
 
 /// Returns the square sum of all gradients of the ranks that run the graph, as each of them has it.

@@ -11,7 +11,8 @@ local M = {}
 
 local MOST_PLANNED = 4  -- times the stages: further micro-batches are not looked at for peaks
 
-local kept = {}  -- key -> list of { turns, plan, sim }
+-- key -> list of { turns, plan, sim }; weak, so that they make room where memory is short
+local kept = setmetatable({}, { __mode = "v" })
 
 -- Returns whether the turns of `few` are those of `full`, and its ranks hold as many activations.
 local function covers(few, full)

@@ -32,10 +32,11 @@ local function share(doc)
   return { type = "number", lo = 0.01, hi = 1, doc = doc }
 end
 
-local OPS, KINDS = {}, {}
+local OPS, KINDS, HOST = {}, {}, {}
 local MEMORY = { others = share "kinds that are not named" }
 for _, row in ipairs(core.table "ops") do
   KINDS[#KINDS + 1] = row.name
+  HOST[row.name] = { type = "number", lo = 0, hi = 1e6, doc = "ops of this kind, microseconds" }
   if row.kind == "compute" then
     OPS[row.name], MEMORY[row.name] = of_op(row), share "this kind of op"
   end
@@ -46,6 +47,8 @@ local FIELDS = {
   host_launch_us = number(1e6, "host time of a kernel, microseconds"),
   host_op_us = number(1e6, "further host time of an op, microseconds; the host launches one op "
     .. "after the other, ahead of the device, and no op begins before"),
+  host_us = { type = HOST, default = {}, doc = "host time of an op by its kind, microseconds, in "
+    .. "place of that of its kernels" },
   waits = { type = "list", of = { type = "string", enum = KINDS }, default = {},
     doc = "kinds of ops whose results the host reads before it launches more" },
   graphs = { type = "string", enum = { "none", "attention", "layer" }, default = "none",

@@ -172,16 +172,18 @@ end)
 test("a head that several ranks hold counts once in the norm of the gradients", function()
   expect.plans([[
 local moe = require 'moe'
-local function run(ranks, grid)
+local function run(ranks, grid, zero)
   return moe.train { model = moe.model.mixtral_8x7b { vocab = 96, layers = 2, hidden = 16,
       heads = 4, kv_heads = 1, seq = 16, batch = 8, experts = 4, k = 2, ffn = 24, expert_ffn = 8,
       ep = 1 }, ranks = ranks, steps = 2, precision = 'f64', init = 'reference',
-    tokens = 'reference', grid = moe.grid(grid), system = moe.system 'plain' {},
+    tokens = 'reference', grid = moe.grid(grid), system = moe.system 'plain' { zero = zero },
     optimizer = { name = 'sgd', lr = 0.5, momentum = 0, clip_norm = 0.01 } }
 end
-local one, many = run(1, { micro_batches = 1 }), run(4, { tp = 2, micro_batches = 1 })
-for name, x in pairs(one.param_l2) do
-  assert(math.abs(x - many.param_l2[name]) <= 1e-9 * x, name)
+local one = run(1, { micro_batches = 1 })
+for _, many in ipairs { run(4, { tp = 2 }), run(2, { tp = 2 }, 1), run(4, { tp = 4 }, 1) } do
+  for name, x in pairs(one.param_l2) do
+    assert(math.abs(x - many.param_l2[name]) <= 1e-9 * x, name)
+  end
 end
 ]])
 end)
