@@ -46,6 +46,8 @@ StepComposer::StepComposer(std::shared_ptr<const Plan> plan, const Timeline& tim
       edges_(graph_, plan_->schedule, &plan_->orders),
       order_(order_of(*plan_, edges_, timeline)),
       producers_(graph_.producers()),
+      program_(edges_.order(graph_, plan_->schedule)),
+      host_(plan_->spec.cost != nullptr && plan_->spec.cost->has_host()),
       rows_(rows_of(plan_->spec.pipeline)),
       blocks_(rows_.size()),
       lanes_(rows_.size(), 1),
@@ -60,6 +62,11 @@ StepComposer::StepComposer(std::shared_ptr<const Plan> plan, const Timeline& tim
   const Entries known = add_blocks();
   for (const OpId op : order_) {
     if (!at(op).tail) place(op, known);
+  }
+  for (size_t rank = 0; host_ && rank < lanes_.size(); ++rank) ++lanes_[rank];
+  for (const OpId op : program_) {
+    if (!host_ || at(op).tail) continue;
+    blocks_[rank_of(op)][static_cast<size_t>(at(op).entry)].launches.push_back(op);
   }
   for (const OpId op : order_) {
     for (const OpId p : waits_of(op)) {
@@ -196,6 +203,22 @@ void StepComposer::find_ways(size_t rank, size_t entry) {
   std::vector<Ways>& ends = block.paths.delays;  // of the lanes, then of what it gives
   ends.assign(lanes + 2, Ways(lanes + 2, Paths::kNone));
   for (size_t lane = 0; lane < lanes; ++lane) ends[lane][lane] = 0;
+  std::map<OpId, Ways> launched;
+  auto next = block.launches.begin();
+  // Launches ops up to `id`. What the host waits for on the way began earlier, so its end is known.
+  const auto launch = [&](OpId id) {
+    Ways& host = ends[lanes - 1];
+    while (next != block.launches.end() && !launched.contains(id)) {
+      const OpId op = *next++;
+      for (double& end : host) end += static_cast<double>(plan_->spec.cost->host_ns(graph_, op));
+      launched.emplace(op, host);
+      if (!plan_->spec.cost->host_waits(graph_, op) || op == id) continue;
+      if (const auto end = block.ways.find(op); end != block.ways.end()) {
+        host = later(host, end->second);
+      }
+    }
+    return launched.at(id);
+  };
   for (const OpId id : block.ops) {
     const size_t lane = at(id).lane, kind = graph_.op(id).phase == Phase::kForward ? 0 : 1;
     const auto ns = static_cast<double>(at(id).ns);
@@ -211,9 +234,13 @@ void StepComposer::find_ways(size_t rank, size_t entry) {
         if (later(over, before->ways.at(p)) != over) way[at(p).lane] = 0;
       }
     }
+    if (host_) way = later(way, launch(id));
     if (is_handoff(id)) ends[lanes + kind] = way, block.paths.wires[kind] = ns;
     for (double& end : way) end += ns;
     block.ways.emplace(id, way);
+    if (host_ && plan_->spec.cost->host_waits(graph_, id)) {
+      ends[lanes - 1] = later(ends[lanes - 1], way);
+    }
     if (is_handoff(id)) continue;
     if (lane == 0) block.paths.busy += ns;
     ends[lane] = std::move(way);
@@ -224,10 +251,25 @@ void StepComposer::find_ways(size_t rank, size_t entry) {
   }
 }
 
+/// Returns when the hosts have launched the ops behind the turns, by op; 0 without hosts.
+std::vector<double> StepComposer::launches_behind(const pipeline::Timeline& t) const {
+  std::vector<double> launched(ops_.size()), free;
+  for (size_t rank = 0; host_ && rank < rows_.size(); ++rank) {
+    free.push_back(t.ways[rank].back()[lanes_[rank] - 1]);
+  }
+  for (const OpId op : program_) {
+    if (!host_ || !at(op).tail) continue;
+    double& host = free[rank_of(op)];
+    launched[op.index()] = host += static_cast<double>(plan_->spec.cost->host_ns(graph_, op));
+  }
+  return launched;
+}
+
 /// Returns when the last op behind the turns ends. last: by pipeline rank and entry, which entry of
 /// `t` is the last that is like it; busy: gets the compute of each rank.
 Nanoseconds StepComposer::tail_end(const std::vector<std::vector<int32_t>>& last,
                                    const pipeline::Timeline& t, std::vector<double>& busy) const {
+  const std::vector<double> launched = launches_behind(t);
   std::vector<double> ends(ops_.size());
   const auto end_of = [&](OpId p) {
     if (at(p).tail) return ends[p.index()];
@@ -240,6 +282,7 @@ Nanoseconds StepComposer::tail_end(const std::vector<std::vector<int32_t>>& last
   for (const OpId id : order_) {
     if (!at(id).tail) continue;
     double& mine = ends[id.index()];
+    mine = launched[id.index()];
     for (const OpId p : waits_of(id)) mine = std::max(mine, end_of(p));
     const auto ns = static_cast<double>(at(id).ns);
     end = std::max(end, mine += ns);

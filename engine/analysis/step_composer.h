@@ -6,7 +6,8 @@
 // Equal to the nanosecond to the simulation as long as the same ops take the same time in each
 // micro-batch and lanes serve them in the same order. Left out: transfers that share links, and
 // slow compute down, with ops of other turns than in the step of few; orders that arbiters choose
-// differently; the time to wake lanes.
+// differently; the time to wake lanes. A stack's host is a lane of each rank, which launches the ops
+// of turn after turn, and then those behind all turns, also where their place is in a turn.
 #pragma once
 
 #include <map>
@@ -43,7 +44,7 @@ class StepComposer {
   /// The ops of an entry, with the ways through them.
   struct Block {
     pipeline::Paths paths;
-    std::vector<OpId> ops;
+    std::vector<OpId> ops, launches;  // as they began; as the host launches them
     std::map<OpId, Ways> ways;
     std::map<OpId, size_t> left;  // ops that the tail waits for: their ends in `paths`
   };
@@ -70,6 +71,7 @@ class StepComposer {
   Entries add_blocks();
   void place(OpId op, const Entries& known);
   void find_ways(size_t rank, size_t entry);
+  std::vector<double> launches_behind(const pipeline::Timeline& t) const;
   Nanoseconds tail_end(const std::vector<std::vector<int32_t>>& last, const pipeline::Timeline& t,
                        std::vector<double>& busy) const;
 
@@ -78,6 +80,8 @@ class StepComposer {
   const Precedence edges_;
   const std::vector<OpId> order_;           // as they began
   const std::vector<OpId> producers_;       // by tensor
+  const std::vector<OpId> program_;         // as the hosts launch them
+  const bool host_;                         // whether a host does; its lane is a rank's last
   std::vector<pipeline::Row> rows_;         // by pipeline rank
   std::vector<std::vector<Block>> blocks_;  // by pipeline rank and entry
   std::vector<size_t> lanes_;               // by pipeline rank: how many

@@ -14,7 +14,7 @@ local function fields(o, detail)
     model.experts = 4
   end
   return { model = moe.model[o.decoder and 'mixtral_8x7b' or 'gpt2_moe'](model), detail = detail,
-    cluster = moe.cluster.a100 { nodes = o.nodes or 1 },
+    cluster = moe.cluster.a100 { nodes = o.nodes or 1, stack = o.stack },
     system = moe.system(o.system or 'raf') { moe.pipeline[o.pipeline or '1f1b'] {} },
     grid = moe.grid { pp = o.pp or 2, tp = o.tp, micro_batches = o.micro or 8 } }
 end
@@ -51,6 +51,22 @@ local few = moe.plan(fields({ micro = 24 }, 'turns'))
 assert(few:simulate().composed_of < 24 and few:simulate().peak_bytes)
 assert(few:turns(2) == moe.plan(fields { micro = 24 }):turns(2))
 assert(few:simulate().tokens_per_s > 0)
+]=])
+end)
+
+test("a composed step waits for the host as the simulated one does", function()
+  expect.plans(HEAD .. [=[
+for _, stack in ipairs { 'megatron', { host_launch_us = 10, host_op_us = 300, ops = {} } } do
+  for _, system in ipairs { 'raf', 'megatron' } do
+    for _, pipeline in ipairs { '1f1b', 'interleaved', 'zb_h1' } do
+      local o = { decoder = true, system = system, pipeline = pipeline, micro = 12, stack = stack }
+      local whole, step = moe.plan(fields(o)), moe.plan(fields(o, 'turns'))
+      assert(whole.sim.host_bound_ms > 0.2 * whole.sim.iteration_ms)
+      local apart = step:simulate().iteration_ms / whole.sim.iteration_ms - 1
+      assert(math.abs(apart) < 1e-9, system .. pipeline .. apart)
+    end
+  end
+end
 ]=])
 end)
 
