@@ -125,8 +125,8 @@ local function plan_of(row, gpu, micro_batches, recompute, part)
     detail = micro_batches > 8 and "turns" or nil, system = moe.system "megatron" (stages) }
 end
 
--- Returns the simulated step. On one pipeline rank each micro-batch but the first and last takes the
--- same time, so steps of 4 and 8 give those of more.
+-- Returns the simulated step. On one pipeline rank each micro-batch but the first and last takes
+-- the same time, so steps of 4 and 8 give those of more.
 local function step_of(row, gpu, micro_batches, recompute)
   if (row.pp or 1) > 1 or micro_batches <= 8 then
     local sim = plan_of(row, gpu, micro_batches, recompute):simulate()
@@ -148,8 +148,8 @@ local function left_out(row)
   if not (row.gpus and row.mbs and row.seq and tonumber(row.ep)) then return "no whole layout" end
 end
 
--- Returns the shares of a rank's busy time by class, and the host's share of the step, of the layers
--- of a pipeline rank.
+-- Returns the shares of a rank's busy time by class, and the host's share of the step, of the
+-- layers of a pipeline rank.
 local function shares_of(row, gpu, recompute)
   local plan = plan_of(row, gpu, 2, recompute, true)
   local parts, all = { attention = 0, products = 0, experts = 0, exchange = 0, others = 0 }, 0
