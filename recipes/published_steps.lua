@@ -10,7 +10,8 @@
 -- of a pipeline rank. only: rows whose id or class has this text.
 -- Steps of more than 8 micro-batches are composed of turns (detail = "turns"). Kernels and host are
 -- those of the stack `megatron`, numbers Megatron's. A dispatcher that a row does not state is
--- NCCL's all-to-all; a step that does not fit recomputes its blocks. What a row states and is not
+-- NCCL's all-to-all; recomputed modules that it does not state are the first of FITTING with which
+-- the step fits, if any does. What a row states and is not
 -- simulated stands in the column `not simulated`. No constant is fitted to a row.
 local moe = require "moe"
 
@@ -32,8 +33,11 @@ local MODELS = {
   ["deepseek-v2 cut to 4 layers (1 dense)"] = { "deepseek_v2_lite", V2 },
 }
 -- What a row may need (its field `needs`) that plans here do not have.
-local MISSING = { ["recompute modules"] = true, FSDP = true, ["CUDA graphs"] = true,
-  ["ladder (needs all)"] = true }
+local MISSING = { FSDP = true, ["CUDA graphs"] = true, ["ladder (needs all)"] = true }
+-- What may be recomputed, from little to all; and of what Megatron's modules consist here.
+local FITTING = { "norms+activations", "norms+activations+experts", "blocks" }
+local RECOMPUTE = { full = "blocks", ["layernorm, moe"] = "norms+experts", moe = "experts",
+  selective = "attention", ["recipe default"] = nil }
 -- Rows that are left out: other work than even routing without drops, or numbers without a rate.
 local LEFT_OUT = { "natural routing", "token drop", "other architecture", "AMD", "layout missing" }
 
@@ -168,7 +172,7 @@ local function shares_of(row, gpu, recompute)
 end
 
 local rows = { { "row", "step", "measured", "ratio", "attention", "products", "experts", "exchange",
-  "others", "host", "tokens/s", "MFU", "GiB", "not simulated" } }
+  "others", "host", "tokens/s", "MFU", "GiB", "recomputed", "not simulated" } }
 local reasons, errors, of_all_simulated = {}, {}, {}
 
 local function predict(row)
@@ -178,13 +182,15 @@ local function predict(row)
   for _, need in ipairs(row.needs or {}) do
     if MISSING[need] then missing[#missing + 1] = need end
   end
-  local recompute = row.recompute == "full" and "blocks" or nil
+  local recompute = RECOMPUTE[row.recompute]
   local sim, ms = step_of(row, gpu, ga, recompute)
-  if sim.oom and not recompute then
-    recompute = "blocks"
-    sim, ms = step_of(row, gpu, ga, recompute)
-    missing[#missing + 1] = sim.oom and "does not fit" or "blocks recomputed, as it does not fit"
+  for _, more in ipairs(recompute and {} or FITTING) do
+    if sim.oom then
+      recompute = more
+      sim, ms = step_of(row, gpu, ga, recompute)
+    end
   end
+  if sim.oom then missing[#missing + 1] = "does not fit" end
   local parts, host = shares_of(row, gpu, recompute)
   local tokens = row.seq * row.mbs * ga / ms * 1e3 / (row.tp or 1) / (row.pp or 1)
     / (row.cp or 1)
@@ -202,7 +208,7 @@ local function predict(row)
     parts.attention, parts.products, parts.experts, parts.exchange, parts.others, host,
     ("%.0f"):format(tokens), ("%.0f%%"):format(100 * tflops / peak),
     sim.peak_bytes and ("%.1f"):format(sim.peak_bytes / 2 ^ 30) or "",
-    table.concat(missing, "; ") }
+    recompute or "", table.concat(missing, "; ") }
 end
 
 local set = moe.options { only = "" }

@@ -1,8 +1,12 @@
 #include "engine/passes/recompute_blocks.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <string_view>
+#include <utility>
 
+#include "engine/base/errors.h"
 #include "engine/graph/joined.h"
 #include "engine/graph/op_def.h"
 
@@ -23,6 +27,44 @@ bool may_run_again(const Graph& graph, const Op& op) {
          mutated_inputs(graph, op).empty() &&
          std::none_of(op.outputs.begin(), op.outputs.end(),
                       [&](TensorId t) { return is_integer(graph, t); });
+}
+
+/// A name in `what`, and whether an op's outputs are made again by it.
+struct Part {
+  std::string_view name;
+  bool (*has)(std::string_view kind, const Op& op);
+};
+constexpr std::array kParts = {
+    Part{"blocks", [](std::string_view, const Op&) { return true; }},
+    Part{"norms",
+         [](std::string_view kind, const Op&) { return kind == "rmsnorm" || kind == "layernorm"; }},
+    Part{"activations",
+         [](std::string_view kind, const Op&) { return kind == "silu_mul" || kind == "gelu"; }},
+    Part{"attention", [](std::string_view kind,
+                         const Op&) { return kind == "attend" || kind.starts_with("attn_"); }},
+    Part{"experts", [](std::string_view, const Op& op) {
+           return op.segment == Segment::kDispatch || op.segment == Segment::kExpert ||
+                  op.segment == Segment::kCombine;
+         }}};
+
+/// Returns the rows of kParts that `what` names.
+std::vector<size_t> parts_of(const std::string& what) {
+  std::vector<size_t> parts;
+  for (size_t begin = 0; begin <= what.size();) {
+    const size_t end = std::min(what.find('+', begin), what.size());
+    const auto name = std::string_view(what).substr(begin, end - begin);
+    const auto found = std::find_if(kParts.begin(), kParts.end(),
+                                    [name](const Part& part) { return part.name == name; });
+    if (found == kParts.end()) {
+      throw user_error(
+          "recompute.what: '{}' is not allowed; give blocks, or some of norms, activations, "
+          "attention and experts joined by +",
+          what);
+    }
+    parts.push_back(static_cast<size_t>(found - kParts.begin()));
+    begin = end + 1;
+  }
+  return parts;
 }
 
 /// Returns the graph with each view of the forward right after the last op that makes one of its
@@ -54,8 +96,9 @@ Graph with_early_views(const Graph& graph) {
 /// The state of one call of recompute_blocks.
 class Recomputation {
  public:
-  explicit Recomputation(const Graph& graph)
+  Recomputation(const Graph& graph, std::vector<size_t> parts)
       : given_(graph),
+        parts_(std::move(parts)),
         graph_(graph),
         producer_(graph.producers()),
         joined_(graph),
@@ -83,10 +126,14 @@ class Recomputation {
   }
 
  private:
-  /// Sets dropped_: all tensors of the forward of blocks except those that are kept.
+  /// Sets dropped_: the tensors of these parts of blocks' forward except those that are kept.
   void drop() {
     for (size_t t = 0; t < dropped_.size(); ++t) {
-      dropped_[t] = producer_[t].valid() && may_run_again(given_, given_.op(producer_[t]));
+      if (!producer_[t].valid()) continue;
+      const Op& op = given_.op(producer_[t]);
+      dropped_[t] = may_run_again(given_, op) &&
+                    std::any_of(parts_.begin(), parts_.end(),
+                                [&](size_t p) { return kParts[p].has(given_.def(op).name, op); });
     }
     for (const Op& op : given_.ops()) {
       for (const TensorId t : op.inputs) {
@@ -168,6 +215,7 @@ class Recomputation {
   }
 
   const Graph& given_;
+  const std::vector<size_t> parts_;  // of kParts
   Graph graph_;
   std::vector<OpId> producer_;
   JoinedTensors joined_;
@@ -179,9 +227,9 @@ class Recomputation {
 
 }  // namespace
 
-Graph recompute_blocks(const Graph& graph) {
+Graph recompute_blocks(const Graph& graph, const std::string& what) {
   const Graph early = with_early_views(graph);
-  return Recomputation(early).run();
+  return Recomputation(early, parts_of(what)).run();
 }
 
 }  // namespace moe

@@ -1,14 +1,18 @@
-// Full recomputation of transformer blocks (gradient checkpointing: Chen et al. 2016, arXiv
-// 1604.06174; per block as in Korthikanti et al. 2022, arXiv 2205.05198, section 5): the pass
-// recompute.
+// Recomputation of transformer blocks, or of parts of them (gradient checkpointing: Chen et al.
+// 2016, arXiv 1604.06174; per block, and selective, as in Korthikanti et al. 2022, arXiv
+// 2205.05198, section 5): the pass recompute.
 #pragma once
+
+#include <string>
 
 #include "engine/graph/graph.h"
 
 namespace moe {
 
-/// Lets the backward of each block read activations that are made again instead of kept. The ops of
-/// the forward that make them, up to the block's inputs, are added once more right before the
+/// Lets the backward of each block read activations that are made again instead of kept. what: of
+/// the whole block ("blocks"), or joined by "+" what norms, activation functions and attention
+/// give ("norms", "activations", "attention"), and all between router and residual ("experts").
+/// Throws UserError for another text. The ops of the forward that make them, up to the block's inputs, are added once more right before the
 /// block's backward: phase recompute, names "<op>.again" and "<tensor>.again", otherwise equal. Of
 /// a block's forward the following is kept:
 ///   * what ops outside the block read: the outputs of a block are the next one's inputs;
@@ -19,6 +23,6 @@ namespace moe {
 /// Exchanges of rows do run again. Every block is treated alike, also the last, as in Megatron-LM:
 /// what the head's backward leaves in memory is not part of any block. Requires: the whole step,
 /// after all passes that edit the graph. The losses and gradients do not change.
-Graph recompute_blocks(const Graph& graph);
+Graph recompute_blocks(const Graph& graph, const std::string& what);
 
 }  // namespace moe

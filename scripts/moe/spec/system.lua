@@ -197,7 +197,7 @@ end
 --- The fields of a system apart from its list of passes.
 M.FIELDS = {
   zero = field_for_pass("zero", { type = "integer", lo = 0, hi = 1 }),
-  recompute = field_for_pass("recompute", { type = "string", enum = { "none", "blocks" } }),
+  recompute = field_for_pass("recompute", { type = "string" }),
   all_reduce = { type = M.REDUCE,
     doc = "the all-reduce policy; default: that of the known system" },
   packing = { type = packing.FIELDS,

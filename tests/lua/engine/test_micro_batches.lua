@@ -191,3 +191,30 @@ for message, wrong in pairs {
 end
 ]])
 end)
+
+test("what is recomputed changes memory and no bit of the training", function()
+  expect.plans([[
+local moe = require 'moe'
+local function run(what)
+  return moe.train { ranks = 2, steps = 2, precision = 'f64', init = 'reference',
+    tokens = 'reference', optimizer = { name = 'sgd' }, grid = moe.grid { micro_batches = 2 },
+    system = moe.system 'raf_rows' { recompute = what },
+    model = moe.model.mixtral_8x7b { vocab = 96, layers = 3, hidden = 16, heads = 4, kv_heads = 2,
+      seq = 16, batch_per_device = 2, experts = 4, k = 2, ffn = 24, expert_ffn = 24,
+      capacity = 'none' } }
+end
+local none = run 'none'
+for _, what in ipairs { 'blocks', 'norms', 'activations', 'attention', 'experts',
+    'norms+activations' } do
+  local some = run(what)
+  assert(some.digest == none.digest and some.peak_bytes < none.peak_bytes, what)
+end
+]])
+  expect.plans([[
+local moe = require 'moe'
+moe.plan { model = moe.model.gpt2_moe { layers = 2, experts = 2, hidden = 16, heads = 2, seq = 8,
+    batch_per_device = 1 },
+  cluster = moe.cluster.a100 { nodes = 1, devices_per_node = 2 },
+  system = moe.system 'raf' { recompute = 'norms+all' } }]],
+    "recompute.what: 'norms+all' is not allowed; give blocks, or some of norms")
+end)
