@@ -354,8 +354,9 @@ void route_by_scores(Host& host, std::shared_ptr<const RoutingModel> law, bool t
 
 /// Runs the gate on even scores and sets the share of slots in use. The built-in gates do not
 /// distinguish layers. A gate that treats ranks' tokens differently has no mean that all could
-/// take: where `simulated`, it runs for each rank instead, on scores that favour no expert.
-void sample_even(Host& host, bool simulated, PlanSpec& spec, PlanHandle& handle) {
+/// take: in a simulation it runs for each rank instead, on scores that favour no expert; so does a
+/// gate in Lua beside a dispatcher, whose rows follow from the choices of each token.
+void sample_even(Host& host, const Fields& fields, PlanSpec& spec, PlanHandle& handle) {
   if (spec.model->num_moe_layers() == 0) return;
   const std::string key = sample_key(handle, spec) + "even scores";
   const MeanRouting even = *host.kept<MeanRouting>(key, [&] {
@@ -364,7 +365,9 @@ void sample_even(Host& host, bool simulated, PlanSpec& spec, PlanHandle& handle)
         handle.gate ? spec.model->num_moe_layers() : 1);
   });
   if (even.sources == 0) return;
-  if (even.by_source && simulated && spec.routing == nullptr) {
+  const bool each = even.by_source || (handle.gate && fields.has("dispatcher"));
+  const bool simulated = fields.at("cost").text("kind") == "roofline";
+  if (each && simulated && spec.routing == nullptr) {
     auto law = std::make_shared<const RoutingModel>(workload("zipf", {{"s", 0}}, 1));
     return route_by_scores(host, std::move(law), true, spec, handle);
   }
@@ -407,9 +410,7 @@ void sample_gate(Host& host, const Fields& fields, std::shared_ptr<const Routing
   }
   const bool timed = fields.at("cost").text("kind") != "none";
   if (routing) route_by_scores(host, std::move(routing), timed, spec, handle);
-  if (timed && fields.flag("sample", false)) {
-    sample_even(host, fields.at("cost").text("kind") == "roofline", spec, handle);
-  }
+  if (timed && fields.flag("sample", false)) sample_even(host, fields, spec, handle);
 }
 
 /// Returns ModelSpec::rows_bound of a simulated plan whose model gives none: the rows of the

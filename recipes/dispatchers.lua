@@ -1,41 +1,54 @@
 -- Which dispatcher when? Dispatch and combine of one MoE layer of DeepSeek-V3 (7168 numbers, 256
 -- experts, 8 choices per token, at most 4 nodes) on H100, by the laws that were fitted to measured
--- rows, with their bands: over tokens per GPU and nodes, and over the SMs that the kernels take. A
--- cell has the fastest and how much longer the next one takes; where their bands overlap it has all
--- of these, as a tie. Then steps with and without a limit of nodes per token, without and with a
--- dispatcher that sends a token once per node. `--set gpu=h200` and others: the GPUs of
--- moe.dispatch_time; `--set nodes=2`: the steps of 2 nodes alone.
+-- rows, and for alltoallv by NCCL's times, with their bands: over tokens per GPU and nodes, and
+-- over the SMs that the kernels take (low latency and alltoallv: their usual ones). A cell has the
+-- fastest and how much longer the next one takes; where their bands overlap it has all of these,
+-- as a tie. Then steps with and without a limit of nodes per token, without and with a dispatcher
+-- that sends a token once per node. `--set gpu=h200` and others: the GPUs of moe.dispatch_time;
+-- `--set nodes=2`: the steps of 2 nodes alone.
 local moe = require "moe"
 
 local set = moe.options { gpu = "h100", nodes = 0 }
-local TOKENS, NODES = { 128, 512, 2048, 8192 }, { 1, 2, 4, 8 }
-local DISPATCHERS = { "deepep_ll", "deepep_v1", "deepep_v2", "hybridep" }
-local SMS = { 8, 12, 16, 20, 24, 32 }
+local TOKENS, NODES, SMS = { 128, 512, 2048, 8192 }, { 1, 2, 4, 8 }, { 8, 12, 16, 20, 24, 32 }
+local DISPATCHERS = { "alltoallv", "deepep_ll", "deepep_v1", "deepep_v2", "hybridep" }
+local HIDDEN, TOPK = 7168, 8
 
 -- Returns the time of both ways and the ends of its band; nil where the dispatcher has none.
 local function both(name, tokens, nodes, sms)
   local sum = { us = 0, lo = 0, hi = 0 }
   for way, dtype in pairs { dispatch = "fp8", combine = "bf16" } do
-    local ok, u = pcall(moe.dispatch_time, { dispatcher = name, gpu = set.gpu, way = way,
-      dtype = dtype, ranks = 8 * nodes, ranks_per_node = 8, experts = 256, topk = 8, hidden = 7168,
-      tokens = tokens, sms = sms, max_nodes = nodes > 4 and 4 or nil })
+    local ok, u
+    if name == "alltoallv" then  -- rows in bf16, on the way there with a weight
+      local row = 2 * HIDDEN + (way == "dispatch" and 4 or 0)
+      local t = moe.op_time { cluster = moe.cluster[set.gpu] { nodes = nodes }, op = "all_to_all",
+        ranks = 8 * nodes, bytes = tokens * TOPK * row }
+      ok, u = true, { us = 1e3 * t.ms, lo = 1e3 * t.lo, hi = 1e3 * t.hi }
+    else
+      ok, u = pcall(moe.dispatch_time, { dispatcher = name, gpu = set.gpu, way = way,
+        dtype = dtype, ranks = 8 * nodes, ranks_per_node = 8, experts = 256, topk = TOPK,
+        hidden = HIDDEN, tokens = tokens, sms = sms, max_nodes = nodes > 4 and 4 or nil })
+    end
     if not ok then return nil end
     for key in pairs(sum) do sum[key] = sum[key] + u[key] end
   end
   return sum
 end
 
--- Returns the text of a cell: candidates are { name, time }.
-local function fastest(candidates)
+-- Returns the text of a cell.
+local function fastest(tokens, nodes, sms)
+  local candidates, names = {}, {}
+  for _, name in ipairs(DISPATCHERS) do
+    local time = both(name, tokens, nodes, sms)
+    candidates[#candidates + 1] = time and { name, time }
+  end
   table.sort(candidates, function(a, b) return a[2].us < b[2].us end)
-  local best, names = candidates[1], {}
+  local best, second = candidates[1], candidates[2]
   for _, c in ipairs(candidates) do
     if c[2].lo <= best[2].hi then names[#names + 1] = c[1] end
   end
   if #names > 1 then return ("%.0f us: %s"):format(best[2].us, table.concat(names, " = ")) end
-  local second = candidates[2]
-  return ("%.0f us: %s%s"):format(best[2].us, best[1], second
-    and (", %s %.2fx"):format(second[1], second[2].us / best[2].us) or "")
+  return ("%.0f us: %s, %s %.2fx"):format(best[2].us, best[1], second[1],
+    second[2].us / best[2].us)
 end
 
 local function map(head, columns, cell)
@@ -50,21 +63,9 @@ end
 
 print(("Dispatch and combine on %s: the fastest dispatcher with its usual SMs; = : a tie")
   :format(set.gpu))
-map("tokens per GPU \\ nodes of 8", NODES, function(tokens, nodes)
-  local candidates = {}
-  for _, name in ipairs(DISPATCHERS) do
-    local time = both(name, tokens, nodes)
-    candidates[#candidates + 1] = time and { name, time }
-  end
-  return fastest(candidates)
-end)
-
-print "deepep_v1 on two nodes, in us, with these SMs, and how far they are a tie with 20"
-map("tokens per GPU \\ SMs", SMS, function(tokens, sms)
-  local time, usual = both("deepep_v1", tokens, 2, sms), both("deepep_v1", tokens, 2, 20)
-  local tie = time.lo <= usual.hi and usual.lo <= time.hi
-  return ("%.0f%s"):format(time.us, tie and " =" or "")
-end)
+map("tokens per GPU \\ nodes of 8", NODES, fastest)
+print "The fastest on two nodes, with these SMs"
+map("tokens per GPU \\ SMs", SMS, function(tokens, sms) return fastest(tokens, 2, sms) end)
 
 -- A step of four layers with a limit of 4 of 8 groups of experts, and without one.
 local rows = { { "nodes", "dispatcher", "no limit ms", "4 of 8 groups ms", "gain",

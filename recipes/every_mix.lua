@@ -6,12 +6,13 @@
 -- --set executed=60 trains so many of these in float64 and compares them with the plain program on
 -- one pipeline rank. With --set dispatched=40 so many drawn ones are trained for three steps on
 -- four ranks, two per emulated node, under every dispatcher, and compared with alltoallv: with rows
--- in the run's own numbers, and in those of each dispatcher on the wire (fp8, bf16).
+-- in the run's own numbers, and in those of each dispatcher on the wire (fp8, bf16). With
+-- --set pipelines=20 so many drawn pipelines of two such groups of ranks are, too.
 local moe = require "moe"
 local pass = moe.pass
 
 local ORDERS = 10
-local set = moe.options { draws = 0, executed = 0, dispatched = 0, seed = 1 }
+local set = moe.options { draws = 0, executed = 0, dispatched = 0, pipelines = 0, seed = 1 }
 local NONE = {}
 local axes = {
   { "rows", { { "padded", NONE }, { "irregular_a2a", { pass.irregular_a2a {} } },
@@ -190,54 +191,51 @@ local DISPATCHERS = { { D.two_level, {}, 2 }, { D.two_level, { order = "inter_fi
   { D.deepep_v2, { multiple_reduction = false }, 2 }, { D.deepep_v2_direct, {}, 2 },
   { D.deepep_ll, {}, 2 }, { D.hybridep, {}, 3 }, { D.allgather, {}, 2 },
   { D.allgather, { algorithm = "two_level" }, 3 }, { D.allgather, { algorithm = "ring" }, 5 } }
-local SIZES = { vocab = 64, layers = 2, hidden = 128, heads = 2, seq = 8, batch_per_device = 2,
+local SIZES = { vocab = 64, hidden = 128, heads = 2, seq = 8,
   experts = 8, ep = 4, capacity = "none" }
-local function sizes(more)
-  local t = {}
-  for key, value in pairs(SIZES) do t[key] = value end
-  for key, value in pairs(more) do t[key] = value end
-  return t
-end
-local MODELS = {
-  function(t) return moe.model.gpt2_moe(sizes { gate = "top2", routing = t }) end,
-  function(t) return moe.model.mixtral_8x7b(sizes { kv_heads = 2, k = 4, expert_ffn = 32, ffn = 32,
-    routing = t }) end,
-}
-
-local function dispatched(passes, of, d, options, micro_batches)
-  local with = { d(options), unpack(passes) }
-  return moe.train { ranks = 4, steps = 3, precision = "f64", init = "reference", poison = true,
-    tokens = "reference", system = system("mix", with), model = of,
-    grid = moe.grid { micro_batches = micro_batches },
-    link = { bytes_per_s = 1e12, devices_per_node = 2 } }
-end
 local function merged(a, b)
   local t = {}
   for key, value in pairs(a) do t[key] = value end
   for key, value in pairs(b) do t[key] = value end
   return t
 end
+local MODELS = {
+  function(own) return moe.model.gpt2_moe(merged(merged(SIZES, { gate = "top2" }), own)) end,
+  function(own) return moe.model.mixtral_8x7b(merged(merged(SIZES, { kv_heads = 2, k = 4,
+    expert_ffn = 32, ffn = 32 }), own)) end,
+}
 
---- Trains a mix under each dispatcher. Returns how many ran, and the largest differences in the
---- run's own numbers and, as shares of n / 256, in those of the wire; or nil and why none can run.
-local function train_dispatched(name, passes)
-  local make, micro_batches = MODELS[pick(#MODELS)], pick(2)
+local function dispatched(passes, of, d, options, grid)
+  local with = { d(options), unpack(passes) }
+  return moe.train { ranks = 4 * grid.pp, steps = 3, precision = "f64", init = "reference",
+    poison = true, tokens = "reference", system = system("mix", with), model = of,
+    grid = moe.grid(grid),
+    link = { bytes_per_s = 1e12, devices_per_node = 2 } }
+end
+
+--- Trains a mix on a grid under each dispatcher. Returns how many ran, and the largest differences
+--- in the run's own numbers and, as shares of n / 256, in those of the wire; or nil and why none
+--- can run.
+local function train_dispatched(name, passes, grid)
+  local make = MODELS[pick(#MODELS)]
   -- Where choices follow from drawn popularities, a rounding moves no token to another expert.
-  local own, fixed = make(), make(moe.workload "zipf" { s = 0.5 })
+  local more = { layers = 2 * grid.pp, batch_per_device = 2 / grid.pp }
+  local own = make(more)
+  local fixed = make(merged(more, { routing = moe.workload "zipf" { s = 0.5 } }))
   local whole = { wire = "fp32", combine = "fp32" }
-  local ok, reference = pcall(dispatched, passes, own, D.alltoallv, whole, micro_batches)
+  local ok, reference = pcall(dispatched, passes, own, D.alltoallv, whole, grid)
   if not ok then return nil, reference end
   local ran, exact, narrow, wires = 0, 0, 0, {}
   for _, row in ipairs(DISPATCHERS) do
     local d, options, n = unpack(row)
     local wire = d(options).options
     local narrower = { wire = wire.wire, combine = wire.combine }
-    local good, one = pcall(dispatched, passes, own, d, merged(options, whole), micro_batches)
+    local good, one = pcall(dispatched, passes, own, d, merged(options, whole), grid)
     if good then
       exact = math.max(exact, apart(reference, one))
       local key = wire.wire .. wire.combine
-      wires[key] = wires[key] or dispatched(passes, fixed, D.alltoallv, narrower, micro_batches)
-      local two = dispatched(passes, fixed, d, merged(options, narrower), micro_batches)
+      wires[key] = wires[key] or dispatched(passes, fixed, D.alltoallv, narrower, grid)
+      local two = dispatched(passes, fixed, d, merged(options, narrower), grid)
       narrow, ran = math.max(narrow, apart(wires[key], two) * 256 / n), ran + 1
     else
       refuse(name .. " " .. d(options).name, one)
@@ -247,29 +245,38 @@ local function train_dispatched(name, passes)
 end
 
 local function train_drawn()
-  local all, mixes, runs, exact, narrow, wrong = all_mixes(), 0, 0, 0, 0, 0
-  while mixes < set.dispatched do
-    local mix = table.remove(all, pick(#all))
-    local ran, e, w = train_dispatched(mix[1], mix[2])
+  local all, left = all_mixes(), { mixes = set.dispatched, pipelines = set.pipelines }
+  local mixes, runs, exact, narrow, wrong = 0, 0, 0, 0, 0
+  while left.mixes + left.pipelines > 0 do
+    local kind, grid, drawn = "mixes", { pp = 1, micro_batches = pick(2) }
+    if left.mixes > 0 then
+      drawn = table.remove(all, pick(#all))
+    else
+      local schedule = SCHEDULES[pick(#SCHEDULES)]
+      kind, grid = "pipelines", { pp = 2, micro_batches = 2 + 2 * pick(2) }
+      drawn = { ("%s micro_batches=%d"):format(schedule.name, grid.micro_batches),
+        { schedule, pass.irregular_a2a {}, pass.used_rows {} } }
+    end
+    local ran, e, w = train_dispatched(drawn[1], drawn[2], grid)
     if ran then
-      mixes, runs = mixes + 1, runs + ran
+      left[kind], mixes, runs = left[kind] - 1, mixes + 1, runs + ran
       exact, narrow = math.max(exact, e), math.max(narrow, w)
       local good = e < 1e-9 and w <= 1
       wrong = wrong + (good and 0 or 1)
-      print(("%-90s %2d dispatchers, %.1e, %.2f of the bound%s"):format(mix[1], ran, e, w,
+      print(("%-90s %2d dispatchers, %.1e, %.2f of the bound%s"):format(drawn[1], ran, e, w,
         good and "" or " WRONG"))
     else
-      refuse(mix[1], e)
+      refuse(drawn[1], e)
     end
   end
-  print(("seed %d: %d mixes, %d trainings against alltoallv: %d mixes wrong; at most %.1e apart in "
-    .. "f64, %.2f of n / 256 with rows in fp8 and bf16; %d refused"):format(set.seed, mixes, runs,
-    wrong, exact, narrow, refused))
+  print(("seed %d: %d systems, %d trainings against alltoallv: %d systems wrong; at most %.1e "
+    .. "apart in f64, %.2f of n / 256 with rows in fp8 and bf16; %d refused"):format(set.seed,
+    mixes, runs, wrong, exact, narrow, refused))
   print_reasons()
   assert(wrong == 0, "trainings under dispatchers are apart")
 end
 
-if set.dispatched > 0 then
+if set.dispatched + set.pipelines > 0 then
   train_drawn()
 elseif set.draws > 0 then
   plan_drawn()

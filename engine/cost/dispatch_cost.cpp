@@ -136,27 +136,20 @@ Nanoseconds DispatchCost::routed_ns(const Graph& graph, OpId id, const RoutedWor
   const double tokens = tokens_of(graph, id);
   const auto ranks = static_cast<size_t>(graph.num_ranks);
   const int64_t node = network()->devices_per_node;
-  std::array<std::vector<double>, 4> ports;  // NIC and NVLink, out and in
-  for (auto& port : ports) port.resize(ranks);
-  for (size_t from = 0; from < ranks; ++from) {
-    for (size_t to = 0; to < ranks; ++to) {
-      const bool inside = static_cast<int64_t>(from) / node == static_cast<int64_t>(to) / node;
-      const size_t kind = inside && dispatcher_->route.nvlink ? 2 : 0;
-      if (from == to) continue;
-      ports[kind][from] += (*routed.bytes)[from * ranks + to];
-      ports[kind + 1][to] += (*routed.bytes)[from * ranks + to];
-    }
+  std::array<std::vector<int64_t>, 2> on;  // NICs, NVLink: bytes from rank to rank
+  for (auto& link : on) link.resize(ranks * ranks);
+  for (size_t i = 0; i < ranks * ranks; ++i) {
+    const auto from = static_cast<int64_t>(i / ranks), to = static_cast<int64_t>(i % ranks);
+    const bool inside = from / node == to / node && dispatcher_->route.nvlink;
+    if (from != to) on[inside ? 1 : 0][i] = std::llround((*routed.bytes)[i]);
   }
   const double bytes = tokens * static_cast<double>(dispatcher_->route.row_bytes(way));
-  const auto most = [&](size_t kind) {
-    double value = 0;
-    for (size_t side = kind; side < kind + 2; ++side) {
-      value = std::max(value, *std::max_element(ports[side].begin(), ports[side].end()));
-    }
-    return bytes > 0 ? value / bytes : 0;
+  const auto most = [&](size_t link) {
+    const dispatch::PortRows ports = dispatch::ports_of(on[link], graph.num_ranks);
+    return bytes > 0 ? static_cast<double>(ports.max) / bytes : 0;
   };
   const TokenRows& expected = dispatcher_->expected[static_cast<size_t>(way)];
-  TokenRows rows{expected.received, expected.moved, most(0), most(2)};
+  TokenRows rows{expected.received, expected.moved, most(0), most(1)};
   // Ranks copy more than expected where more arrives than expected.
   const double sum = expected.nic + expected.nvlink;
   const double more = sum > 0 ? (rows.nic + rows.nvlink) / sum : 1;

@@ -12,18 +12,6 @@ namespace {
 constexpr int64_t kSampled = 8192;
 constexpr uint64_t kSeed = 1;
 
-TokenRows rows_per_token(const Route& route, const Exchange& x, const Choices& choices, Way way,
-                         bool fullest) {
-  const LinkRows on = rows_on(route, x, choices, way);
-  const PortRows nic = ports_of(on.nic, x.ranks), nvlink = ports_of(on.nvlink, x.ranks);
-  const auto tokens = static_cast<double>(std::max<int64_t>(1, choices.tokens()));
-  const auto each = [&](const PortRows& ports) {
-    return static_cast<double>(fullest ? ports.max * x.ranks : ports.total) / tokens;
-  };
-  return {static_cast<double>(on.delivered) / tokens, static_cast<double>(on.moved) / tokens,
-          each(nic), each(nvlink)};
-}
-
 }  // namespace
 
 Choices sampled_choices(const Exchange& x, int64_t tokens, uint64_t seed) {
@@ -60,11 +48,13 @@ Choices sampled_choices(const Exchange& x) {
 }
 
 TokenRows sampled_rows(const Route& route, const Exchange& x, Way way) {
-  return rows_per_token(route, x, sampled_choices(x), way, false);
-}
-
-TokenRows fullest_rows(const Route& route, const Exchange& x, const Choices& choices, Way way) {
-  return rows_per_token(route, x, choices, way, true);
+  const Choices choices = sampled_choices(x);
+  const LinkRows on = rows_on(route, x, choices, way);
+  const auto per_token = [&](int64_t rows) {
+    return static_cast<double>(rows) / static_cast<double>(choices.tokens());
+  };
+  return {per_token(on.delivered), per_token(on.moved), per_token(ports_of(on.nic, x.ranks).total),
+          per_token(ports_of(on.nvlink, x.ranks).total)};
 }
 
 double logical_rows(const Route& route, const Exchange& x) {

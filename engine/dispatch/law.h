@@ -31,9 +31,6 @@ Choices sampled_choices(const Exchange& exchange, int64_t tokens, uint64_t seed)
 Choices sampled_choices(const Exchange& exchange);
 /// The mean rank's rows where tokens choose so.
 TokenRows sampled_rows(const Route& route, const Exchange& exchange, Way way);
-/// The rows of the fullest link for these choices, per token of the mean rank.
-TokenRows fullest_rows(const Route& route, const Exchange& exchange, const Choices& choices,
-                       Way way);
 
 /// The parts of a call's time in microseconds: before any row, of the fullest NIC and NVLink port,
 /// and of the SMs that copy rows.

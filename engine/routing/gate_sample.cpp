@@ -35,8 +35,9 @@ constexpr uint64_t kSeed = 1;  // of even scores and of token ids
 /// The choices of one source rank in one layer.
 struct Tally {
   int64_t block = 0;
-  std::vector<int64_t> choices;  // [experts], with dropped ones
-  std::vector<int32_t> used;     // [experts], those that got a slot
+  std::vector<int64_t> choices;          // [experts], with dropped ones
+  std::vector<int32_t> used;             // [experts], those that got a slot
+  std::vector<int32_t>* kept = nullptr;  // gets [tokens, columns]: experts, -1 without a slot
 };
 
 /// The first `tokens` tokens of a source rank, for all of which `capacity` slots per expert are
@@ -80,8 +81,9 @@ void route_part(const GateUse& use, const Source& source, const GateInput& part,
     if (use.groups.limits()) builder.limit(part.scores);
     use.gate.route(part, builder);
   }
-  for (const int32_t e : expert) {
-    if (e >= 0) ++tally.choices[index(e)];
+  for (size_t i = 0; i < expert.size(); ++i) {
+    if (expert[i] >= 0) ++tally.choices[index(expert[i])];
+    if (tally.kept != nullptr) tally.kept->push_back(slot[i] < 0 ? -1 : expert[i]);
   }
   tally.used = std::move(counts);
 }
@@ -175,6 +177,7 @@ bool differ(const std::vector<Tally>& a, const std::vector<Tally>& b) {
 /// The counts of a sample of source ranks in one step and layer.
 struct Sample {
   ExpertCounts choices, kept;
+  std::vector<std::vector<int32_t>> experts;  // by source, as Tally::kept
 };
 
 class GatedRouting {
@@ -190,23 +193,38 @@ class GatedRouting {
         use_.gate.name, use_.ranks, use_.tokens, use_.experts, query.ranks, query.tokens,
         query.experts);
     const std::pair at(query.step, query.layer);
-    const auto known = samples_.find(at);
-    const Sample& sample =
-        known != samples_.end() ? known->second : samples_.emplace(at, run(query)).first->second;
-    const ExpertCounts& from = sample.*which;
+    auto known = samples_.find(at);
+    if (known == samples_.end()) {
+      last_ = {at, run(query)};
+      known = samples_.emplace(at, Sample{last_.second.choices, last_.second.kept, {}}).first;
+    }
+    const ExpertCounts& from = known->second.*which;
     ExpertCounts all(query.ranks, query.experts);
-    const uint32_t key = stream_key(kSeed, RandomStream::kSources, {query.step, query.layer});
     for (int64_t r = 0; r < query.ranks; ++r) {
-      const uint64_t drawn = hash32(static_cast<uint64_t>(r), key);
-      const auto s = r < from.sources
-                         ? r
-                         : static_cast<int64_t>(drawn * static_cast<uint64_t>(from.sources) >> 32);
+      const int64_t s = source(query, r, from.sources);
       for (int64_t e = 0; e < query.experts; ++e) all.at(r, e) = from.at(s, e);
     }
     return all;
   }
 
+  /// Writes the choices of a rank that got a slot. Those of the layer asked for last are kept.
+  void kept_choices(const RoutingQuery& query, int64_t rank, std::span<int32_t> choices) {
+    const std::pair at(query.step, query.layer);
+    if (last_.first != at) last_ = {at, run(query)};
+    const Sample& sample = last_.second;
+    const auto& of = sample.experts[index(source(query, rank, sample.kept.sources))];
+    for (size_t i = 0; i < choices.size(); ++i) choices[i] = of.empty() ? -1 : of[i % of.size()];
+  }
+
  private:
+  /// Returns the source that a rank is like.
+  static int64_t source(const RoutingQuery& query, int64_t rank, int64_t sources) {
+    if (rank < sources) return rank;
+    const uint32_t key = stream_key(kSeed, RandomStream::kSources, {query.step, query.layer});
+    const uint64_t drawn = hash32(static_cast<uint64_t>(rank), key);
+    return static_cast<int64_t>(drawn * static_cast<uint64_t>(sources) >> 32);
+  }
+
   Sample run(const RoutingQuery& query) const {
     if (use_.columns > kMostColumns) {
       throw user_error(
@@ -225,12 +243,14 @@ class GatedRouting {
   /// Runs the gate for the first `tokens` tokens of the first `sources` ranks. Sets `reads_source`
   /// where it asks whose they are.
   Sample run(const RoutingQuery& query, int64_t sources, int64_t tokens, bool& reads_source) const {
-    Sample sample = {ExpertCounts(sources, use_.experts), ExpertCounts(sources, use_.experts)};
+    Sample sample = {ExpertCounts(sources, use_.experts), ExpertCounts(sources, use_.experts),
+                     std::vector<std::vector<int32_t>>(index(sources))};
     for (int64_t r = 0; r < sources; ++r) {
       const ScoreLaw law = law_->scores(query, r);
       if (law.tokens == 0) continue;
       const Source source = source_of(use_, r, query.step, law.tokens, tokens);
       std::vector<Tally> layer = {tally_of(use_, query.layer)};
+      layer[0].kept = &sample.experts[index(r)];
       reads_source |= route_source(use_, source, law, layer);
       const double scale = static_cast<double>(law.tokens) / static_cast<double>(source.tokens);
       const auto scaled = [&](auto n) { return std::llround(scale * static_cast<double>(n)); };
@@ -245,7 +265,8 @@ class GatedRouting {
 
   GateUse use_;
   std::shared_ptr<const RoutingModel> law_;
-  std::map<std::pair<int64_t, int64_t>, Sample> samples_;  // by step and layer
+  std::map<std::pair<int64_t, int64_t>, Sample> samples_;  // by step and layer, without experts
+  std::pair<std::pair<int64_t, int64_t>, Sample> last_{{-1, -1}, {}};  // with experts
 };
 
 }  // namespace
@@ -297,7 +318,13 @@ RoutingModel gated_routing(GateUse use, std::shared_ptr<const RoutingModel> law)
   RoutingModel model;
   model.name = fmt::format("gate {} on {}", use.gate.name, law->name);
   model.scores = law->scores;
+  const bool of_tokens = use.columns == use.k;
   const auto routing = std::make_shared<GatedRouting>(std::move(use), std::move(law));
+  if (of_tokens) {
+    model.route = [routing](const RoutingQuery& q, int64_t rank, std::span<int32_t> choices) {
+      routing->kept_choices(q, rank, choices);
+    };
+  }
   model.loads = [routing](const RoutingQuery& q) { return routing->counts(q, &Sample::choices); };
   model.kept = [routing](const RoutingQuery& q) { return routing->counts(q, &Sample::kept); };
   return model;

@@ -42,7 +42,7 @@ struct RoutingModel {
   /// route(). Null: the model has choices only.
   std::function<ScoreLaw(const RoutingQuery&, int64_t rank)> scores = nullptr;
   /// Returns the choices in loads() that got a slot. Null: each rank and expert keeps as many as
-  /// the capacity. Not null: the plan's gate chooses, by `scores`, and `route` is null.
+  /// the capacity. Else the plan's gate chooses, by `scores`; `route` has kept choices, or is null.
   std::function<ExpertCounts(const RoutingQuery&)> kept = nullptr;
 
   bool runs_gate() const { return kept != nullptr; }

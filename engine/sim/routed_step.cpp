@@ -438,18 +438,13 @@ std::vector<int64_t> RoutedStep::rows_between(const Exchange& exchange) const {
 void RoutedStep::fill_matrix(Exchange& exchange) {
   const std::vector<int64_t> rows_to = rows_between(exchange);
   exchange.matrix.assign(rows_to.begin(), rows_to.end());
-  std::vector<int64_t> out(ranks_), in(ranks_), own(ranks_);
-  for (size_t i = 0; i < rows_to.size(); ++i) {
-    out[i / ranks_] += rows_to[i];
-    in[i % ranks_] += rows_to[i];
-    if (i / ranks_ == i % ranks_) own[i / ranks_] = rows_to[i];
-  }
-  for (size_t r = 0; r < ranks_; ++r) check_room(exchange.layer, r, in[r], exchange.room);
+  const dispatch::PortRows ports = dispatch::ports_of(rows_to, graph_.num_ranks);
+  for (size_t r = 0; r < ranks_; ++r) check_room(exchange.layer, r, ports.in[r], exchange.room);
   for (double& entry : exchange.matrix) entry *= exchange.row_bytes;
   std::vector<int64_t> fullest(ranks_ / index(exchange.group.size));
   for (size_t r = 0; r < ranks_; ++r) {
     int64_t& of_group = fullest[index(exchange.group.number(static_cast<int64_t>(r)))];
-    of_group = std::max({of_group, out[r], in[r]});
+    of_group = std::max({of_group, ports.out[r], ports.in[r]});
   }
   // The op's work is its share of the rows in use, of which a round is an even one.
   exchange.routed.clear();
@@ -459,7 +454,8 @@ void RoutedStep::fill_matrix(Exchange& exchange) {
   }
   exchange.sent.resize(ranks_);
   for (size_t r = 0; r < ranks_; ++r) {
-    exchange.sent[r] = std::llround(exchange.row_bytes * static_cast<double>(out[r] - own[r]));
+    const int64_t rows = ports.out[r] - rows_to[r * ranks_ + r];
+    exchange.sent[r] = std::llround(exchange.row_bytes * static_cast<double>(rows));
   }
   if (!bytes_between_ || exchange.round.of > 1 || exchange.weights) return;
   std::fill(exchange.matrix.begin(), exchange.matrix.end(), 0);

@@ -216,6 +216,47 @@ assert(#executed == 3 and #executed[1] == 2)
 )") == "(no error)");
 }
 
+TEST_CASE("a Lua gate knows the nodes, and what it chooses is what a dispatcher moves") {
+  CHECK(message_of(R"(
+local moe = require 'moe'
+local function gate(name, stays)  -- stays: a token's two choices are on one node of four
+  return moe.policy.gate { name = name, scope = "token", weight = "renorm", k = 2,
+    route = function(ctx, s)
+      assert(ctx.devices == 32 and ctx.nodes == 4)
+      local best = s:topk_rows(ctx.experts)
+      for t = 1, ctx.tokens do
+        local taken = 0
+        for i = 1, ctx.experts do
+          local e = best(t, i)
+          assert(ctx:device_of(e) == e and ctx:node_of(e) == math.ceil(e / 8))
+          if taken < 2 and (not stays or ctx:node_of(e) == ctx:node_of(best(t, 1))) then
+            ctx:take(t, e)
+            taken = taken + 1
+          end
+        end
+      end
+    end }
+end
+local one, any = gate("one", true), gate("any", false)
+local function bytes(of, routing)
+  local p = moe.plan { cluster = moe.cluster.h100 { nodes = 4 },
+    model = moe.model.gpt2_moe { layers = 2, hidden = 1024, heads = 8, seq = 128,
+      batch_per_device = 1, experts_per_device = 1, capacity = "none", gate = of {},
+      routing = routing },
+    system = moe.system "s" { moe.dispatcher.deepep_v1 {}, moe.pass.serial {} } }
+  for _, span in ipairs(p:spans()) do
+    if span.op == "b1.moe.a2a_1" then return span.bytes end
+  end
+end
+-- Rows of nodes: 1 and 1.77 per token, 3 of 4 to another node; of ranks: 2, 7 of 8 to another.
+local expected = (0.75 + 2 * 7 / 8) / (0.75 * 1.77 + 2 * 7 / 8)
+for _, routing in ipairs { false, moe.workload "zipf" { s = 0 } } do
+  local ratio = bytes(one, routing or nil) / bytes(any, routing or nil)
+  assert(math.abs(ratio / expected - 1) < 0.08, ratio)
+end
+)") == "(no error)");
+}
+
 TEST_CASE("an executed step is compared with the prediction for the routing of the run") {
   const Folder folder;
   const Outcome o = run_text(folder, "local moe = require 'moe'\n" + kRareSecond + R"(

@@ -196,7 +196,7 @@ TEST_CASE("a batch of more tokens than the sample has is routed as its first tok
   CHECK(mean.kept == 2);
 }
 
-TEST_CASE("under a law the counts of the first ranks are those of the gate on their scores") {
+TEST_CASE("under a law the choices of the first ranks are those of the gate on their scores") {
   const auto law = law_of("zipf", {{"s", 0.9}});
   const RoutingQuery q = {.step = 4, .layer = 1, .ranks = 6, .tokens = 300, .experts = 8, .k = 2};
   for (const auto& [gate, groups] : {std::pair{rare_second(), ExpertGroups{}},
@@ -245,6 +245,11 @@ TEST_CASE("under a law the counts of the first ranks are those of the gate on th
         CHECK(choices.at(rank, e) == chosen);
         CHECK(kept.at(rank, e) == counts[static_cast<size_t>(e)]);
       }
+      CHECK((gated.route != nullptr) == (use.columns == q.k));
+      if (!gated.route) continue;
+      std::vector<int32_t> choices_kept(size);
+      gated.route(q, rank, choices_kept);
+      for (size_t i = 0; i < size; ++i) REQUIRE(choices_kept[i] == (slot[i] < 0 ? -1 : expert[i]));
     }
   }
 }

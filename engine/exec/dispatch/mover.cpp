@@ -12,6 +12,48 @@ namespace moe::dispatch {
 using kernels::kFp8Block;
 
 template <class T>
+void encode(Wire wire, int64_t n, const T* values, void* row) {
+  auto* const to = static_cast<uint8_t*>(row);
+  switch (wire) {
+    case Wire::kFp8: {
+      const std::vector<float> narrow(values, values + n);
+      std::vector<float> scales(static_cast<size_t>(n / kFp8Block));
+      kernels::to_fp8_blocks(narrow.data(), n, to, scales.data());
+      std::memcpy(to + n, scales.data(), scales.size() * sizeof(float));
+      break;
+    }
+    case Wire::kBf16:
+      for (int64_t i = 0; i < n; ++i) {
+        const kernels::Bf16 v = kernels::to_bf16(static_cast<float>(values[i]));
+        std::memcpy(to + 2 * i, &v, 2);
+      }
+      break;
+    case Wire::kFp32:
+      std::memcpy(to, values, static_cast<size_t>(n) * sizeof(T));
+  }
+}
+
+template <class T>
+void decode(Wire wire, int64_t n, const void* row, T* values) {
+  const auto* const from = static_cast<const uint8_t*>(row);
+  if (wire == Wire::kFp32) {
+    std::memcpy(values, from, static_cast<size_t>(n) * sizeof(T));
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    kernels::Bf16 v{};
+    if (wire == Wire::kBf16) {
+      std::memcpy(&v, from + 2 * i, 2);
+    } else {
+      float scale = 0;
+      std::memcpy(&scale, from + n + i / kFp8Block * 4, sizeof(float));
+      v = kernels::to_bf16(kernels::from_e4m3(from[i]) * scale);
+    }
+    values[i] = to_float(v);
+  }
+}
+
+template <class T>
 Mover<T>::Mover(const Route& route, const Exchange& exchange, const Choices& choices,
                 Communicator& comm, std::string what)
     : route_(route),
@@ -36,48 +78,6 @@ int64_t Mover<T>::row_bytes(Way way) const {
 }
 
 template <class T>
-void Mover<T>::encode(Way way, const T* values, uint8_t* row) const {
-  const int64_t n = exchange_.hidden;
-  switch (route_.wire(way)) {
-    case Wire::kFp8: {
-      const std::vector<float> narrow(values, values + n);
-      std::vector<float> scales(static_cast<size_t>(n / kFp8Block));
-      kernels::to_fp8_blocks(narrow.data(), n, row, scales.data());
-      std::memcpy(row + n, scales.data(), scales.size() * sizeof(float));
-      break;
-    }
-    case Wire::kBf16:
-      for (int64_t i = 0; i < n; ++i) {
-        const kernels::Bf16 v = kernels::to_bf16(static_cast<float>(values[i]));
-        std::memcpy(row + 2 * i, &v, 2);
-      }
-      break;
-    case Wire::kFp32:
-      std::memcpy(row, values, static_cast<size_t>(n) * sizeof(T));
-  }
-}
-
-template <class T>
-void Mover<T>::decode(Way way, const uint8_t* row, T* values) const {
-  const int64_t n = exchange_.hidden;
-  if (route_.wire(way) == Wire::kFp32) {
-    std::memcpy(values, row, static_cast<size_t>(n) * sizeof(T));
-    return;
-  }
-  for (int64_t i = 0; i < n; ++i) {
-    kernels::Bf16 v{};
-    if (route_.wire(way) == Wire::kBf16) {
-      std::memcpy(&v, row + 2 * i, 2);
-    } else {
-      float scale = 0;
-      std::memcpy(&scale, row + n + i / kFp8Block * 4, sizeof(float));
-      v = kernels::to_bf16(kernels::from_e4m3(row[i]) * scale);
-    }
-    values[i] = to_float(v);
-  }
-}
-
-template <class T>
 void Mover<T>::exchange(Way way, int64_t hop, const std::function<void(const Row&, uint8_t*)>& make,
                         const std::function<void(const Row&, const uint8_t*)>& take) {
   const int64_t me = comm_.rank(), size = row_bytes(way);
@@ -88,17 +88,13 @@ void Mover<T>::exchange(Way way, int64_t hop, const std::function<void(const Row
     if (row.from == me) pieces.send_bytes[static_cast<size_t>(row.to)] += size;
     if (row.to == me) pieces.receive_bytes[static_cast<size_t>(row.from)] += size;
   });
-  const auto offsets = [&](const std::vector<moe::Bytes>& bytes) {
-    std::vector<moe::Bytes> first(ranks);
-    std::exclusive_scan(bytes.begin(), bytes.end(), first.begin(), moe::Bytes{0});
-    return first;
+  const auto buffer = [&](const std::vector<moe::Bytes>& bytes, std::vector<moe::Bytes>& offset) {
+    offset.resize(ranks);
+    std::exclusive_scan(bytes.begin(), bytes.end(), offset.begin(), moe::Bytes{0});
+    return Bytes(static_cast<size_t>(offset.back() + bytes.back()));
   };
-  pieces.send_offset = offsets(pieces.send_bytes);
-  pieces.receive_offset = offsets(pieces.receive_bytes);
-  const auto total = [](const std::vector<moe::Bytes>& bytes) {
-    return static_cast<size_t>(std::accumulate(bytes.begin(), bytes.end(), moe::Bytes{0}));
-  };
-  Bytes send(total(pieces.send_bytes)), receive(total(pieces.receive_bytes));
+  Bytes send = buffer(pieces.send_bytes, pieces.send_offset);
+  Bytes receive = buffer(pieces.receive_bytes, pieces.receive_offset);
   std::vector<moe::Bytes> next = pieces.send_offset;
   walk_.rows(way, hop, [&](const Row& row) {
     if (row.from != me) return;
@@ -131,7 +127,7 @@ void Mover<T>::dispatch(const Own& own, const Take& take) {
         way, hop,
         [&](const Row& row, uint8_t* out) {
           if (hop == 0) {
-            encode(way, own(row.token, row.slots[0]), out);
+            encode(route_.wire(way), exchange_.hidden, own(row.token, row.slots[0]), out);
           } else {
             std::memcpy(out, held.data() + at(row, row.slots[0]), static_cast<size_t>(size));
           }
@@ -147,7 +143,7 @@ void Mover<T>::dispatch(const Own& own, const Take& take) {
   walk_.rows(Way::kCombine, 0, [&](const Row& row) {
     if (row.from != me || row.token < 0) return;
     for (const int32_t slot : row.slots) {
-      decode(way, held.data() + at(row, slot), values.data());
+      decode(route_.wire(way), exchange_.hidden, held.data() + at(row, slot), values.data());
       take(row.token, slot, values.data());
     }
   });
@@ -183,10 +179,10 @@ void Mover<T>::combine(const Make& make, const Add& add) {
             std::transform(sum.begin(), sum.end(), one.begin(), sum.begin(), std::plus<>());
           }
           if (hop > 0) add_rows(row, held, sum.data());
-          encode(way, sum.data(), out);
+          encode(route_.wire(way), exchange_.hidden, sum.data(), out);
         },
         [&](const Row& row, const uint8_t* in) {
-          decode(way, in, values.data());
+          decode(route_.wire(way), exchange_.hidden, in, values.data());
           if (last) return add(row.token, row.slots, values.data());
           for (const int32_t slot : row.slots) at(row, slot) = static_cast<int64_t>(came.size());
           came.insert(came.end(), values.begin(), values.end());
@@ -197,5 +193,9 @@ void Mover<T>::combine(const Make& make, const Add& add) {
 
 template class Mover<float>;
 template class Mover<double>;
+template void encode(Wire, int64_t, const float*, void*);
+template void encode(Wire, int64_t, const double*, void*);
+template void decode(Wire, int64_t, const void*, float*);
+template void decode(Wire, int64_t, const void*, double*);
 
 }  // namespace moe::dispatch

@@ -10,6 +10,12 @@
 
 namespace moe::dispatch {
 
+/// Writes n numbers as the payload of a row, and reads them. fp32 stands for numbers of type T.
+template <class T>
+void encode(Wire wire, int64_t n, const T* values, void* row);
+template <class T>
+void decode(Wire wire, int64_t n, const void* row, T* values);
+
 /// One rank's part in an exchange. All ranks make the same calls in the same order. A row on the
 /// wire begins with its payload, which is rounded once where it is made, and in fp32 not at all: T,
 /// float or double, is the type of numbers before and after. The rest of its bytes, for weights and
@@ -49,8 +55,6 @@ class Mover {
   /// come, in the order of the walk.
   void exchange(Way way, int64_t hop, const std::function<void(const Row&, uint8_t*)>& make,
                 const std::function<void(const Row&, const uint8_t*)>& take);
-  void encode(Way way, const T* values, uint8_t* row) const;
-  void decode(Way way, const uint8_t* row, T* values) const;
   int64_t& at(const Row& row, int32_t slot);
   /// Adds to sum [hidden] the rows of the slots, each once, though several slots may share one.
   void add_rows(const Row& row, const Values& held, T* sum);

@@ -26,7 +26,8 @@ RowExchange<T>::RowExchange(const Plan& plan, OpId id, const CollectiveMemory& m
   const Tensor& rows = graph.tensor(op.inputs[0]);
   hidden_ = rows.shape.back();
   row_bytes_ = hidden_ * dtype_bytes(rows.dtype, memory.element_bytes);
-  narrow_ = row_bytes_ < hidden_ * static_cast<int64_t>(sizeof(T));
+  const bool narrow = row_bytes_ < hidden_ * static_cast<int64_t>(sizeof(T));
+  stored_ = narrow ? dispatch::Wire::kBf16 : dispatch::Wire::kFp32;
   to_expert_ = op.rows.to_expert();
   tokens_ = graph.tensor(choices).shape[0], topk_ = graph.tensor(choices).shape[1];
   choice_slot_ = memory.numbers(choices);
@@ -38,12 +39,10 @@ RowExchange<T>::RowExchange(const Plan& plan, OpId id, const CollectiveMemory& m
 
 template <class T>
 struct RowExchange<T>::Known {
-  Choices choices;                        // the rank of a choice's row; -1: it has none
-  std::vector<T> weights;                 // of all choices; empty: none
-  std::vector<int64_t> at_expert;         // the row of a choice at this rank's experts
-  std::vector<int64_t> in_stream;         // its number among the rows between its rank and this one
-  std::vector<Bytes> to_peer, from_peer;  // rows of this rank's choices, of experts here, by rank
-  int64_t own = 0;                        // the number of this rank's first choice
+  Choices choices;                 // the rank of a choice's row; -1: it has none
+  std::vector<T> weights;          // of all choices; empty: none
+  std::vector<int64_t> at_expert;  // the row of a choice at this rank's experts
+  int64_t own = 0;                 // the number of this rank's first choice
 };
 
 namespace {
@@ -92,24 +91,20 @@ typename RowExchange<T>::Known RowExchange<T>::tell(Communicator& comm, const st
   comm.all_gather(what + " (choices)", mine.data(), all.data(), bytes);
   Known known{.choices = {{0}, std::vector<int32_t>(index(ranks * n), -1)},
               .at_expert = std::vector<int64_t>(index(ranks * n), -1),
-              .in_stream = std::vector<int64_t>(index(ranks * n), -1),
               .own = me * n};
   for (int64_t r = 0; r < ranks; ++r) {
     known.choices.first.push_back((r + 1) * tokens_);
     const int32_t* const of = all.data() + r * (ranks + n);
     std::vector<int32_t> ends(index(ranks));
     std::partial_sum(of, of + ranks, ends.begin());
-    known.to_peer.push_back(mine[index(r)]);
-    known.from_peer.push_back(of[me]);
     const std::vector<int64_t> here = rows_at(true, r);
     for (int64_t c = 0; c < n; ++c) {
       const int32_t number = of[ranks + c];
       if (number < 0) continue;
       const auto to = std::upper_bound(ends.begin(), ends.end(), number) - ends.begin();
-      const int64_t place = number - (ends[index(to)] - of[to]);
       known.choices.experts[index(r * n + c)] = static_cast<int32_t>(to);
-      if (to == me) known.at_expert[index(r * n + c)] = here[index(place)];
-      if (to == me || r == me) known.in_stream[index(r * n + c)] = place;
+      if (to != me) continue;
+      known.at_expert[index(r * n + c)] = here[index(number - (ends[index(to)] - of[to]))];
     }
   }
   if (weight_ != nullptr) {
@@ -118,31 +113,6 @@ typename RowExchange<T>::Known RowExchange<T>::tell(Communicator& comm, const st
                     n * static_cast<Bytes>(sizeof(T)));
   }
   return known;
-}
-
-template <class T>
-void RowExchange<T>::load(const std::byte* row, T* values) const {
-  if (!narrow_) {
-    std::memcpy(values, row, index(row_bytes_));
-    return;
-  }
-  for (int64_t i = 0; i < hidden_; ++i) {
-    kernels::Bf16 v{};
-    std::memcpy(&v, row + 2 * i, 2);
-    values[i] = to_float(v);
-  }
-}
-
-template <class T>
-void RowExchange<T>::store(const T* values, std::byte* row) const {
-  if (!narrow_) {
-    std::memcpy(row, values, index(row_bytes_));
-    return;
-  }
-  for (int64_t i = 0; i < hidden_; ++i) {
-    const kernels::Bf16 v = kernels::to_bf16(static_cast<float>(values[i]));
-    std::memcpy(row + 2 * i, &v, 2);
-  }
 }
 
 template <class T>
@@ -156,7 +126,7 @@ void RowExchange<T>::to_experts(Mover<T>& mover, const Known& known, const std::
       const int64_t c = token * topk_ + i;
       const bool served = route_.to_all ? known.choices.experts[index(c)] >= 0 : i == slot;
       if (!served) continue;
-      load(from + choice_slot_[c - known.own] * row_bytes_, row.data());
+      decode(stored_, hidden_, from + choice_slot_[c - known.own] * row_bytes_, row.data());
       break;
     }
     return row.data();
@@ -167,12 +137,12 @@ void RowExchange<T>::to_experts(Mover<T>& mover, const Known& known, const std::
       if (known.at_expert[c] < 0 || (!route_.to_all && i != slot)) continue;
       std::byte* const at = to + known.at_expert[c] * row_bytes_;
       if (dots_ != nullptr) {
-        load(results_ + known.at_expert[c] * row_bytes_, result.data());
+        decode(stored_, hidden_, results_ + known.at_expert[c] * row_bytes_, result.data());
         dots[c] = std::inner_product(values, values + hidden_, result.begin(), T{0});
       }
       const T weight = known.weights.empty() ? T{1} : known.weights[c];
       std::transform(values, values + hidden_, result.begin(), [&](T v) { return weight * v; });
-      store(result.data(), at);
+      encode(stored_, hidden_, result.data(), at);
     }
   });
 }
@@ -186,7 +156,7 @@ void RowExchange<T>::to_sources(Mover<T>& mover, const Known& known, const std::
     for (int64_t i = 0; i < topk_; ++i) {
       const size_t c = index(token * topk_ + i);
       if (known.at_expert[c] < 0 || (!route_.to_all && i != slot)) continue;
-      load(from + known.at_expert[c] * row_bytes_, row.data());
+      decode(stored_, hidden_, from + known.at_expert[c] * row_bytes_, row.data());
       const T weight = known.weights.empty() ? T{1} : known.weights[c];
       for (int64_t h = 0; h < hidden_; ++h) values[h] += weight * row[index(h)];
     }
@@ -197,50 +167,16 @@ void RowExchange<T>::to_sources(Mover<T>& mover, const Known& known, const std::
   const auto sum = dispatch::sums_of<T>(of_tokens, known.own / topk_, hidden_);
   mover.combine(make, [&](int64_t token, std::span<const int32_t> slots, const T* values) {
     if (sums) return sum(token, slots, values);
-    store(values, at(token * topk_ + slots[0] - known.own));
+    encode(stored_, hidden_, values, at(token * topk_ + slots[0] - known.own));
   });
   const std::vector<T> zeros(index(hidden_));
   for (int64_t t = 0; sums && t < tokens_; ++t) {
     const T* values = of_tokens.data() + t * hidden_;
     for (int64_t c = t * topk_; c < (t + 1) * topk_; ++c) {
       if (known.choices.experts[index(known.own + c)] < 0) continue;
-      store(values, at(c));
+      encode(stored_, hidden_, values, at(c));
       values = zeros.data();
     }
-  }
-}
-
-template <class T>
-void RowExchange<T>::return_dots(Communicator& comm, const std::string& what, const Known& known,
-                                 const std::vector<T>& dots, bool first) const {
-  const int64_t n = tokens_ * topk_;
-  const auto ranks = index(comm.size());
-  constexpr auto kSize = static_cast<Bytes>(sizeof(T));
-  const auto streams = [&](const std::vector<Bytes>& rows, std::vector<Bytes>& offset,
-                           std::vector<Bytes>& bytes) {
-    offset.resize(ranks), bytes = rows;
-    std::exclusive_scan(rows.begin(), rows.end(), offset.begin(), Bytes{0});
-    for (auto* list : {&offset, &bytes}) {
-      for (Bytes& b : *list) b *= kSize;
-    }
-    return std::vector<T>(index(offset.back() / kSize + rows.back()));
-  };
-  Pieces pieces;
-  std::vector<T> sent = streams(known.from_peer, pieces.send_offset, pieces.send_bytes);
-  std::vector<T> came = streams(known.to_peer, pieces.receive_offset, pieces.receive_bytes);
-  for (size_t c = 0; c < dots.size(); ++c) {
-    if (known.at_expert[c] < 0) continue;
-    const Bytes offset = pieces.send_offset[c / index(n)] / kSize;
-    sent[index(offset + known.in_stream[c])] = dots[c];
-  }
-  comm.all_to_all(what + " (gradients of weights)", sent.data(), came.data(), pieces);
-  if (first) std::fill(dots_, dots_ + n, T{0});
-  for (int64_t c = 0; c < n; ++c) {
-    const int32_t to = known.choices.experts[index(known.own + c)];
-    if (to < 0) continue;
-    // A row of this rank's own experts has one number in both streams.
-    dots_[c] = came[index(pieces.receive_offset[index(to)] / kSize +
-                          known.in_stream[index(known.own + c)])];
   }
 }
 
@@ -259,7 +195,14 @@ typename RowExchange<T>::Done RowExchange<T>::call(Communicator& comm, const std
   if (to_expert_) {
     std::vector<T> dots(dots_ != nullptr ? known.at_expert.size() : 0);
     to_experts(mover, known, send, receive, dots);
-    if (dots_ != nullptr) return_dots(comm, what, known, dots, first);
+    if (dots_ != nullptr) {
+      // Each product is known at one rank, and zero at all others.
+      std::vector<T> own(index(tokens_ * topk_));
+      comm.reduce_scatter(what + " (gradients of weights)", dots.data(), own.data(),
+                          tokens_ * topk_);
+      if (first) std::fill(dots_, dots_ + own.size(), T{0});
+      std::transform(own.begin(), own.end(), dots_, dots_, std::plus<>());
+    }
   } else {
     to_sources(mover, known, send, receive);
   }

@@ -40,14 +40,11 @@ class RowExchange {
                   std::byte* to, std::vector<T>& dots) const;
   void to_sources(dispatch::Mover<T>& mover, const Known& known, const std::byte* from,
                   std::byte* to) const;
-  void return_dots(Communicator& comm, const std::string& what, const Known& known,
-                   const std::vector<T>& dots, bool first) const;
-  void load(const std::byte* row, T* values) const;
-  void store(const T* values, std::byte* row) const;
 
   const dispatch::Route& route_;
   int64_t ranks_per_node_, hidden_, row_bytes_, tokens_, topk_;
-  bool to_expert_, narrow_;     // narrow: rows are stored in bf16
+  bool to_expert_;
+  dispatch::Wire stored_;       // element type of rows in memory; fp32 stands for T
   const int32_t* choice_slot_;  // [tokens, topk]: the row of a choice at the source; -1: none
   const T* weight_;             // [tokens, topk]; null: none
   const std::byte* results_;    // rows at the experts; null: no dots

@@ -29,40 +29,55 @@ M.FIELDS = schema.merged(schema.picked(dispatch_time.FIELDS, { "ranks", "ranks_p
     .. "for the field dispatch_times of clusters" },
 })
 
--- Reads a line of one of the forms; calls add(dispatcher, way, dtype, { sms, us, gb_per_s }).
+-- Reads a line of one of the forms; calls add(dispatcher, way, dtype, seen), with seen.us or
+-- seen.gb_per_s, and of normal kernels seen.sms.
 local function read_line(line, state, add)
-  local what, sms, rest = line:match "%[tuning%] Best ([^:]-): SMs (%d+)(.*)"
+  local what, rest = line:match "%[tuning%] Best ([^:]-):(.*)"
   if what then
     local way, dtype = what:match "^(%a+)", (what:match "%((%w+)%)" or "BF16"):lower()
-    add("deepep_v1", way, dtype, { sms = tonumber(sms),
-      us = tonumber(rest:match "transmit: ([%d.]+) us"),
-      gb_per_s = tonumber(rest:match "([%d.]+) GB/s %(RDMA%)" or rest:match "([%d.]+) GB/s") })
+    add("deepep_v1", way, dtype, { sms = rest:match "SMs (%d+)",
+      us = rest:match "transmit: ([%d.]+) us",
+      gb_per_s = rest:match "([%d.]+) GB/s %(RDMA%)" or rest:match "([%d.]+) GB/s" })
   end
-  for name, us in line:gmatch "(%a[%a +]*) bandwidth: [%d.]+ GB/s, avg_t=([%d.]+) us" do
+  for name, time in line:gmatch "(%a[%a +]*) bandwidth:([^|]*)" do
     add("deepep_ll", name == "Dispatch + combine" and "both" or name:lower(), name == "Combine"
-      and "bf16" or "fp8", { us = tonumber(us) })
+      and "bf16" or "fp8", { us = time:match "avg_t=([%d.]+) us" })
   end
   local fp8 = line:match "use_fp8_dispatch=(%d)"
   state.dtype = fp8 and (fp8 == "1" and "fp8" or "bf16") or state.dtype
-  local of, us = line:match "EP:%s*%d+/%d+ | (%a+): .-([%d.]+) us, %d+ bytes"
+  local of, time = line:match "EP:%s*%d+/%d+ | (%a+):(.*)"
   if of == "dispatch" or of == "combine" then
-    add("deepep_v2", of, of == "dispatch" and state.dtype or "bf16", { us = tonumber(us) })
+    add("deepep_v2", of, of == "dispatch" and state.dtype or "bf16",
+      { us = time:match "([%d.]+) us, %d+ bytes" })
   end
 end
 
--- Returns the calls of a log as { dispatcher, way, dtype, sms, us = list, gb_per_s = list }.
-local function calls_of(text)
-  local calls, known, state = {}, {}, { dtype = "bf16" }
-  for line in text:gmatch "[^\r\n]+" do
+-- What times of one call may differ by, of which each rank or node prints one.
+local APART = 1.5
+-- The option of a dispatcher that is the element type of a way.
+local OPTION = { dispatch = "wire", combine = "combine" }
+
+-- Returns the calls of a log as { dispatcher, way, dtype, sms, line, us = list, gb_per_s = list }.
+local function calls_of(text, fail)
+  local calls, known, state, number = {}, {}, { dtype = "bf16" }, 0
+  for line in text:gmatch "([^\n]*)\n?" do
+    number = number + 1
     read_line(line, state, function(name, way, dtype, seen)
       local key = ("%s %s %s %s"):format(name, way, dtype, seen.sms)
-      local call = known[key]
-      if not call then
-        call = { dispatcher = name, way = way, dtype = dtype, sms = seen.sms, us = {}, rates = {} }
-        known[key], calls[#calls + 1] = call, call
+      local call = known[key] or { dispatcher = name, way = way, dtype = dtype, line = number,
+        sms = tonumber(seen.sms), us = {}, gb_per_s = {} }
+      local kind = seen.us and "us" or "gb_per_s"
+      local value = tonumber(seen[kind])
+      if not value or value <= 0 or name == "deepep_v1" and not (call.sms and OPTION[way]) then
+        fail(("line %d has no time of its call; is it whole? '%s'"):format(number, line:sub(1, 80)))
       end
-      call.us[#call.us + 1] = seen.us
-      call.rates[#call.rates + 1] = seen.gb_per_s
+      local first = call[kind][1] or value
+      if math.max(value / first, first / value) > APART then
+        fail(("line %d has %g and line %d %g of the same call, so they are of several runs; give "
+          .. "a log of one"):format(number, value, call.line, first))
+      end
+      if not known[key] then known[key], calls[#calls + 1] = call, call end
+      table.insert(call[kind], value)
     end)
   end
   return calls
@@ -74,8 +89,8 @@ local function start_of(c, call, way, at)
     "hidden" }), { dispatcher = call.dispatcher, way = way, max_nodes = c.max_nodes,
     tokens = c.tokens or TOKENS[call.dispatcher] })
   local _, options = dispatch.chosen(PATH, t, { sms = call.sms,
-    [way == "dispatch" and "wire" or "combine"] = call.dtype }, at)
-  local rows, args = dispatch_time.load(t, call.dispatcher, options, at)
+    [OPTION[way]] = call.way == "both" and way == "combine" and "bf16" or call.dtype }, at)
+  local rows, args = dispatch_time.load(t, call.dispatcher, options, PATH, at)
   return rows, args, dispatch_time.law_of(call.dispatcher, t, PATH, at)
 end
 
@@ -87,13 +102,19 @@ local function scaled(law, factor)
   return made
 end
 
--- Returns the factor with which the sum over `parts`, { rows, args, law }, takes `us`.
+-- Returns the time of the parts { rows, args, law } with rates times a factor.
+local function time_of(parts, factor)
+  local sum = 0
+  for _, p in ipairs(parts) do sum = sum + core.dispatch_us(scaled(p[3], factor), p[1], p[2]) end
+  return sum
+end
+
+-- Returns the factor with which the parts take `us`, or the nearest.
 local function factor_for(parts, us)
   local lo, hi = 1e-3, 1e3
   for _ = 1, 60 do
-    local middle, sum = math.sqrt(lo * hi), 0
-    for _, p in ipairs(parts) do sum = sum + core.dispatch_us(scaled(p[3], middle), p[1], p[2]) end
-    if sum > us then lo = middle else hi = middle end
+    local middle = math.sqrt(lo * hi)
+    if time_of(parts, middle) > us then lo = middle else hi = middle end
   end
   return math.sqrt(lo * hi)
 end
@@ -102,7 +123,7 @@ end
 local function measured(call, part)
   if #call.us > 0 then return paired.median(call.us) end
   local bytes = part[2][1] * part[2][2] * part[1][5]
-  return bytes / paired.median(call.rates) / 1e3
+  return bytes / paired.median(call.gb_per_s) / 1e3
 end
 
 --- moe.dispatch_log{...}: returns a list of laws and writes them as a machine file.
@@ -110,33 +131,35 @@ function M.dispatch_log(t)
   local at = errors.here()
   local c = schema.check(M.FIELDS, t, PATH, at)
   local laws, factors = {}, {}
-  for _, call in ipairs(calls_of(errors.call(at, core.read_file, c.log))) do
+  local function fail(text) errors.user(PATH .. ".log: " .. text, at) end
+  for _, call in ipairs(calls_of(errors.call(at, core.read_file, c.log), fail)) do
     local ways, parts = call.way == "both" and { "dispatch", "combine" } or { call.way }, {}
     for i, way in ipairs(ways) do parts[i] = { start_of(c, call, way, at) } end
     local us = measured(call, parts[1])
+    local factor = factor_for(parts, us)
+    if math.abs(time_of(parts, factor) / us - 1) > 0.01 then
+      fail(("line %d: no rates of links and SMs give %.1f us (the law from %.1f on) for ranks = %d "
+        .. "and tokens = %d; give the sizes of the test: ranks, tokens, topk, experts, hidden")
+        :format(call.line, us, time_of(parts, 1e3), c.ranks, parts[1][2][1]))
+    end
     for i, way in ipairs(ways) do
       local key = call.dispatcher .. " " .. way
       factors[key] = factors[key] or { name = call.dispatcher, way = way, law = parts[i][3] }
-      table.insert(factors[key], { factor_for(parts, us), us, parts })
+      table.insert(factors[key], { factor, us, parts })
     end
   end
   for _, key in ipairs(schema.keys_of(factors)) do
     local of, sum, worst = factors[key], 0, 0
     for _, f in ipairs(of) do sum = sum + math.log(f[1]) / #of end
     for _, f in ipairs(of) do
-      local took = 0
-      for _, p in ipairs(f[3]) do
-        took = took + core.dispatch_us(scaled(p[3], math.exp(sum)), p[1], p[2])
-      end
-      worst = math.max(worst, math.abs(took / f[2] - 1))
+      worst = math.max(worst, math.abs(time_of(f[3], math.exp(sum)) / f[2] - 1))
     end
     laws[#laws + 1] = { dispatcher = of.name, way = of.way, factor = math.exp(sum),
       residual = worst, rows = #of, nodes = c.ranks / c.ranks_per_node,
       law = scaled(of.law, math.exp(sum)) }
   end
   if #laws == 0 then
-    errors.user(PATH .. ".log: has no line of DeepEP's tests, such as '[tuning] Best dispatch "
-      .. "(FP8): SMs 24, ...'", at)
+    fail "has no line of DeepEP's tests, such as '[tuning] Best dispatch (FP8): SMs 24, ...'"
   end
   core.write_output(c.to, ("-- Laws of dispatchers, from %s: for the field dispatch_times of "
     .. "clusters.\nreturn %s\n"):format(c.log, lua_text.text(laws, "")))

@@ -109,6 +109,7 @@ local ROWS = {
   { "statistic", '"mean"|"median"?', "of which statistic over the steps iteration_ms and the "
     .. "other times are: the mean of simulated steps; of executed steps, all but the first, the "
     .. "median, or the mean where a system of the case places experts, since few steps move them" },
+  { "dispatcher", "moe.DispatcherUse?", "of a plan with one: links, SMs, waits, bytes per node" },
   { "overlap", "moe.Overlap?", "time of all-to-alls that weight gradients can hide" },
   { "log", "string[]", "what the passes did; of schedule passes only lines on the whole step" },
   { "oom", "boolean?",

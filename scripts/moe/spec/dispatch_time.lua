@@ -88,18 +88,19 @@ end
 
 local rows_of = {}  -- expected rows by dispatcher, options and sizes, since they take time to draw
 
---- Returns what core.dispatch_us takes beside a law: expected rows per token, and the call.
-function M.load(c, name, options, at)
+--- Returns what core.dispatch_us takes beside a law: expected rows per token, and the call; path: of
+--- what asks, for errors.
+function M.load(c, name, options, path, at)
   local sizes = schema.picked(c, { "ranks", "ranks_per_node", "experts", "topk", "hidden" })
   sizes.tokens, sizes.groups, sizes.top_groups = c.tokens, c.ranks / c.ranks_per_node, c.max_nodes
   -- 288 experts were measured on 64 ranks too: where rows are drawn, the next multiple stands in.
   sizes.experts = math.ceil(c.experts / c.ranks) * c.ranks
   local gpu = M.GPUS[c.gpu]
   local route = dispatcher.route(name, sizes, schema.merged(options, { weights = true,
-    combine_weights = false }), gpu.sms, PATH, at)
+    combine_weights = false }), gpu.sms, path, at)
   local key = core.json_encode { name, c.way, c.ranks, c.ranks_per_node, c.experts, c.topk,
     c.max_nodes or 0, route.nvlink, route.to_all, route.reduce, route.there, route.back }
-  rows_of[key] = rows_of[key] or dispatcher.call(PATH, at, core.dispatch_rows,
+  rows_of[key] = rows_of[key] or dispatcher.call(path, at, core.dispatch_rows,
     { exchange = sizes, route = route, way = c.way })
   return rows_of[key], { c.tokens, route[c.way .. "_bytes"], c.experts / c.ranks,
     c.ranks / c.ranks_per_node, route.sms, gpu.nic, gpu.nvlink }, route
@@ -188,7 +189,7 @@ function M.dispatch_time(t)
   local c = schema.check(M.FIELDS, t, PATH, at)
   local name, options = dispatch.chosen(PATH, c, { sms = c.sms, [c.way == "dispatch" and "wire"
     or "combine"] = c.dtype }, at)
-  local rows, call, route = M.load(c, name, options, at)
+  local rows, call, route = M.load(c, name, options, PATH, at)
   local nodes, of = c.ranks / c.ranks_per_node, route.times_of
   local one, near = law_for(of, c, nodes, false)
   if not one or c.notify and nodes > 1 and one.counts == 0 then

@@ -269,7 +269,8 @@ local function passes_of(name, given, path, at)
     local chosen = schema.is_a("best", pass, place, at) or schema.is_a("fallback", pass, place, at)
     if not chosen then schema.field({ type = "pass" }, pass, place, at) end
   end
-  if #passes > 0 or (schedule and not M.known[name]) then return passes, schedule, dispatcher end
+  local others = schedule or dispatcher
+  if #passes > 0 or (others and not M.known[name]) then return passes, schedule, dispatcher end
   if not M.known[name] then
     schema.unknown("moe.system", "system (only a known system may have no passes)", name,
       schema.keys_of(M.known), at)
