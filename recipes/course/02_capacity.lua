@@ -3,10 +3,10 @@
 local moe = require "moe"
 local ask = require "ask"
 local set = ask.settings { nodes = { 2, 1, 4 }, hidden = { 768, 2048, 4096 } }
-local words, rows = nil, { { "parts", "all-to-alls", "hidden", "experts", "compute", "step ms" } }
+local rows = { { "parts", "all-to-alls", "hidden", "experts", "compute", "step ms" } }
 for _, parts in ipairs { 1, 2, 4, 8 } do  -- all else is equal, and gradients are summed at the end
-  local cut, plan = moe.system "cut" { moe.pass.capacity_pipeline { degree = parts } }, nil
-  plan, words = ask.gpt2(set.nodes, cut, { hidden = set.hidden })
+  local cut = moe.system "cut" { moe.pass.capacity_pipeline { degree = parts } }
+  local plan = ask.gpt2(set.nodes, cut, { hidden = set.hidden })
   local sim, a2a, hidden = plan:simulate(), 0, 0
   for _, c in ipairs(plan:explain().collectives) do
     if c.kind == "all_to_all" then a2a, hidden = a2a + c.alone_ms, hidden + c.hidden_ms end
@@ -15,7 +15,7 @@ for _, parts in ipairs { 1, 2, 4, 8 } do  -- all else is equal, and gradients ar
 end
 local _, a2a, hidden, experts, _, step = unpack(rows[3])
 local function over(i) return rows[3][i] - rows[2][i] end
-if not ask.guess(words .. ([[
+if not ask.guess(ask.words .. ([[
 An expert has room for 1.25 times its even share of rows, all of which travel. As in Tutel this room
 is cut in two parts, in the forward and the backward, so that one part travels while the experts
 compute the other. In a step the experts compute for %.1f ms, and the all-to-alls take %.1f ms. How

@@ -3,14 +3,14 @@
 local moe = require "moe"
 local ask = require "ask"
 local set = ask.settings { nodes = { 2, 1, 4, 8 }, hidden = { 768, 2048 } }
-local plan, words = ask.gpt2(set.nodes, moe.system "lancet_dw" {}, { hidden = set.hidden })
+local plan = ask.gpt2(set.nodes, moe.system "lancet_dw" {}, { hidden = set.hidden })
 local o, forward_ms, a2a, dw, dw_ms = plan:overlap(), plan:simulate().forward_ms, {}, {}, 0
 for _, op in ipairs(plan:spans()) do
   op.ms = op.end_ms - op.begin_ms
   if op.kind == "all_to_all" and op.begin_ms >= forward_ms then a2a[#a2a + 1] = op end
   if op.op:find "%.dw$" then dw[#dw + 1], dw_ms = op, dw_ms + op.ms end
 end
-if not ask.guess(words .. ([[
+if not ask.guess(ask.words .. ([[
 Only rows of tokens travel. In the backward, a weight's gradient is needed by the optimizer alone:
 it can wait for any all-to-all that comes later in the backward, and run under it. The %d weight
 gradients take %.1f ms, the %d all-to-alls of the backward %.1f ms. How much of that do gradients

@@ -5,13 +5,13 @@ local ask = require "ask"
 local set = ask.settings { nodes = { 2, 1, 4 }, ratio = { 2, 4, 7 }, capacity = { "none", "1.25" } }
 local ranks, room = 8 * set.nodes, tonumber(set.capacity)
 local function simulated(routing)
-  local plan, words = ask.gpt2(set.nodes, moe.system "raf_rows" {}, { routing = routing,
+  local plan = ask.gpt2(set.nodes, moe.system "raf_rows" {}, { routing = routing,
     capacity = not room and "none" or nil, capacity_factor = room })
-  return plan:simulate(), plan:info().assumed_routing.dropped, words
+  return plan:simulate(), plan:info().assumed_routing.dropped
 end
-local even, _, words = simulated(moe.workload "balanced" {})
+local even = simulated(moe.workload "balanced" {})
 local uneven, dropped = simulated(moe.workload "hot_rank" { share = set.ratio / ranks })
-if not ask.guess(words .. ([[
+if not ask.guess(ask.words .. ([[
 Only rows of tokens travel, and nothing hides. An expert has room for %s. With an even load a step
 takes %.0f ms: %.0f in all-to-alls, %.0f in the experts. Now the experts of one GPU, in each layer
 drawn anew, get %g times the mean of the choices, the others evenly the rest. How many times as

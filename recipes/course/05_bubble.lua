@@ -29,13 +29,12 @@ for i, schedule in ipairs { "1f1b", "1f1b", "interleaved", "interleaved", "zb_h1
   rows[i + 1] = { schedule, micro, 100 * wait / step, 100 * equal.bubble[1] / equal.step,
     100 * (1 - (wait + mean) / step), math.max(unpack(busy)), mean }
 end
-local _, _, wait, _, _, most, mean = unpack(rows[2])
-ask.answer(wait, ([[
+ask.answer(rows[2][3], ([[
 if pairs of a forward and a backward are equally long, a rank waits for p - 1 = %d of m + p - 1 =
 %d in a step: %.0f%% (of the compute alone (p - 1) / m = %.0f%%). Two stages per rank halve the time
 until the last rank begins (interleaved); zb_h1 splits a backward into the gradient of the input,
 for which a rank waits, and that of the weights, which fills gaps. No step is shorter than the
 busiest rank's compute, so that ranks lack work for %.0f%% of it at least, in any order. The waiting
 for transfers is in no formula.]]):format(P - 1, m + P - 1, 100 * (P - 1) / (m + P - 1),
-  100 * (P - 1) / m, 100 * (1 - mean / most)), rows,
+  100 * (P - 1) / m, 100 * (1 - rows[2][7] / rows[2][6])), rows,
   "--set vocab=50257: the last rank multiplies by the vocabulary. Do more micro-batches help now?")

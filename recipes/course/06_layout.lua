@@ -14,11 +14,11 @@ for _, one in ipairs(moe.layouts { model = model, cluster = cluster, global_batc
   end
 end
 local guess = ask.guess(([[
-OLMoE (16 blocks of width 2048 with 64 experts, 8 per token) and %d sequences of 4,096 tokens per
-step on %d H100, 8 per node. Gradients are summed after the backward. tp ranks split products and
-exchange rows in every block; pp pipeline ranks have equally many blocks and follow 1F1B; each of ep
-ranks holds 64 / ep experts. Which layout is fastest?]]):format(set.seqs,
-  cluster.devices), "", names)
+OLMoE (6.9 billion parameters, gradients in f32; 16 blocks of width 2048 with 64 experts, 8 per
+token) and %d sequences of 4,096 tokens per step on %d H100: nodes of 8 with NVLink, and a NIC of
+400 Gb/s for each. Gradients are summed after the backward. tp ranks split products and exchange
+rows in every block; pp pipeline ranks have equally many blocks and follow 1F1B; each of ep ranks
+holds 64 / ep experts. Which is fastest?]]):format(set.seqs, cluster.devices), "", names)
 if not guess then return end
 
 for i, grid in ipairs(grids) do

@@ -123,7 +123,7 @@ print(m.predicted.ms, m.predicted.memory_gib)]] },
     .. "fun(name: string, value?: number|string|boolean): string?)",
     "table<string, number|string|boolean>",
     "the settings of a script by name, in place of which --set NAME=VALUE gives others; check "
-      .. "returns why the script refuses a setting (value: nil where the name is not in defaults)" },
+      .. "returns why the script refuses a setting (value: nil where defaults lack the name)" },
   pipeline_layout = { pipeline_times.pipeline_layout, pipeline_times.LAYOUT, "moe.PipelineLayout",
     "the layers of each stage of a pipeline, from a text in Megatron-LM's form" },
   pipeline_times = { pipeline_times.pipeline_times, pipeline_times.FIELDS, "moe.PipelineTimes",

@@ -222,7 +222,7 @@ test("of a recipe with several experiments one must have the name, the entry or 
     assert(a and b and w.message:find("unknown name 'name'", 1, true), w.message)
   end)
 
-test("the check of a script's options refuses values and settings of other names at once", function()
+test("the check of a script's options refuses values and settings of other names", function()
   local text = expect.HEAD .. [[
 local set = moe.options({ n = 2 }, function(name, value)
   if value == nil then return name .. " is unknown here" end
