@@ -1,30 +1,31 @@
 -- Exercise 2. How much of the all-to-alls hides under experts that are cut along the capacity?
--- Run it with your guess:
--- build/release/moebench run recipes/course/02_capacity.lua --set guess=50  (under a second)
--- Try next: hidden = 2048, which makes experts 7 times longer.
+-- build/release/moebench run recipes/course/02_capacity.lua --set guess=50  (two seconds)
 local moe = require "moe"
 local ask = require "ask"
-
-local unit = "% of the all-to-alls' time"
-local guess = ask.number([[
-GPT-2 with experts in every second block on two nodes of 8 A100. Tutel cuts the rows of an MoE layer
-into parts, so that the all-to-all of one part runs under the experts of another. How much of the
-time of all all-to-alls of a step does that hide?]], unit)
-if not guess then return end
-
-local function planned(name)
-  return moe.plan { system = moe.system(name) {}, cluster = moe.cluster.p4de { nodes = 2 },
-    model = moe.model.gpt2_moe { layers = 12, hidden = 768, heads = 12, seq = 512,
-      batch_per_device = 24, experts_per_device = 2 } }
+local set = ask.settings { nodes = { 2, 1, 4 }, hidden = { 768, 2048, 4096 } }
+local rows = { { "parts", "all-to-alls", "hidden", "experts", "compute", "step ms" } }
+for _, parts in ipairs { 1, 2, 4, 8 } do  -- all else is equal, and gradients are summed at the end
+  local cut = moe.system "cut" { moe.pass.capacity_pipeline { degree = parts } }
+  local plan = ask.gpt2(set.nodes, cut, { hidden = set.hidden })
+  local sim, a2a, hidden = plan:simulate(), 0, 0
+  for _, c in ipairs(plan:explain().collectives) do
+    if c.kind == "all_to_all" then a2a, hidden = a2a + c.alone_ms, hidden + c.hidden_ms end
+  end
+  rows[#rows + 1] = { parts, a2a, hidden, sim.alone_ms.expert, sim.compute_ms, sim.iteration_ms }
 end
+local _, a2a, hidden, experts, _, step = unpack(rows[3])
+local function over(i) return rows[3][i] - rows[2][i] end
+if not ask.guess(ask.words .. ([[
+An expert has room for 1.25 times its even share of rows, all of which travel. As in Tutel this room
+is cut in two parts, in the forward and the backward, so that one part travels while the experts
+compute the other. In a step the experts compute for %.1f ms, and the all-to-alls take %.1f ms. How
+much of these hides under compute?]]):format(experts, a2a), "% of the all-to-alls") then return end
 
-local raf, tutel = planned("raf"):simulate(), planned "tutel"
-local exchanges, hidden = ask.hidden(tutel, "all_to_all")
-local experts = tutel:simulate().alone_ms.expert
-ask.answer(guess, 100 * hidden / exchanges, unit, ([[
-only the experts of the same layer can hide a part's rows. They take %.1f ms of a step in
-which the all-to-alls take %.1f, so %.0f%% is the most. Of the experts' time %.1f ms is used, and
-the step is %.2f times as fast as uncut. More can hide only under other compute than the experts:
-what does not depend on the layer's rows, or comes before or behind it.]]):format(
-  experts, exchanges, 100 * experts / exchanges, hidden,
-  raf.iteration_ms / tutel:simulate().iteration_ms))
+ask.answer(100 * hidden / a2a, ([[
+between the all-to-alls of a layer only its experts compute. Under %.1f ms of experts at most %.0f%%
+of %.1f ms hide. In the forward the first part on its way in and the last on its way back find no
+experts at work. The step takes %.1f ms in place of %.1f uncut: cut in two, the all-to-alls take
+%.1f ms longer, each part with a start of its own, and compute %.1f ms (the experts %.1f, the rest
+is cutting and joining).]]):format(experts, 100 * math.min(1, experts / a2a), a2a, step,
+  rows[2][6], over(2), over(5), over(4)), rows,
+  "--set hidden=2048. Which parts hide most, and which step is shortest? Why do they differ?")

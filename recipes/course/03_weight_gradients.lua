@@ -1,26 +1,35 @@
 -- Exercise 3. How much of the backward's all-to-alls can weight gradients hide?
--- Run it with your guess:
--- build/release/moebench run recipes/course/03_weight_gradients.lua --set guess=100
--- (under a second)
--- Try next: lancet, which cuts the forward, too; 8 nodes.
+-- build/release/moebench run recipes/course/03_weight_gradients.lua --set guess=50  (a second)
 local moe = require "moe"
 local ask = require "ask"
+local set = ask.settings { nodes = { 2, 1, 4, 8 }, hidden = { 768, 2048 } }
+local plan = ask.gpt2(set.nodes, moe.system "lancet_dw" {}, { hidden = set.hidden })
+local o, forward_ms, a2a, dw, dw_ms = plan:overlap(), plan:simulate().forward_ms, {}, {}, 0
+for _, op in ipairs(plan:spans()) do
+  op.ms = op.end_ms - op.begin_ms
+  if op.kind == "all_to_all" and op.begin_ms >= forward_ms then a2a[#a2a + 1] = op end
+  if op.op:find "%.dw$" then dw[#dw + 1], dw_ms = op, dw_ms + op.ms end
+end
+if not ask.guess(ask.words .. ([[
+Only rows of tokens travel. In the backward, a weight's gradient is needed by the optimizer alone:
+it can wait for any all-to-all that comes later in the backward, and run under it. The %d weight
+gradients take %.1f ms, the %d all-to-alls of the backward %.1f ms. How much of that do gradients
+hide?]]):format(#dw, dw_ms, #a2a, o.a2a_ms), "% of the backward's all-to-alls") then return end
 
-local unit = "% of the backward's all-to-alls"
-local guess = ask.number([[
-The model of exercise 2. In the backward, a layer's weight gradients are needed by the optimizer
-alone, so they can wait for any all-to-all further down and run under it. How much of the time of
-the backward's all-to-alls do they hide?]], unit)
-if not guess then return end
-
-local plan = moe.plan { system = moe.system "lancet_dw" {},
-  cluster = moe.cluster.p4de { nodes = 2 },
-  model = moe.model.gpt2_moe { layers = 12, hidden = 768, heads = 12, seq = 512,
-    batch_per_device = 24, experts_per_device = 2 } }
-local o, _, hidden = plan:overlap(), ask.hidden(plan, "all_to_all")
-ask.answer(guess, 100 * hidden / o.a2a_ms, unit, ([[
-the %d weight gradients take %.1f ms together, the %d all-to-alls of the backward %.1f. So %.0f%%
-is the most, if each gradient finds an all-to-all behind it that has room. Lancet's rule, the best
-fit first, places %.1f ms of them, and in the step %.1f ms of all-to-alls hide. The forward's
-all-to-alls have no gradients to hide under.]]):format(o.num_dw, o.dw_ms, o.num_a2a, o.a2a_ms,
-  100 * o.bound_ms / o.a2a_ms, o.greedy_ms, hidden))
+local hidden, over, longest = 0, 0, dw[1]
+for _, w in ipairs(dw) do
+  local own = 0
+  for _, a in ipairs(a2a) do
+    own = own + math.max(0, math.min(a.end_ms, w.end_ms) - math.max(a.begin_ms, w.begin_ms))
+  end
+  hidden, over = hidden + own, over + (own > 0 and w.ms - own or 0)
+  longest = w.ms > longest.ms and w or longest
+end
+ask.answer(100 * hidden / o.a2a_ms, ([[
+%d gradients, of %.1f ms, have an all-to-all behind them; the other %d, of the embedding and the
+lowest blocks, come too late. So %.0f%% is the most. Lancet gives each all-to-all in turn the
+gradients whose time is nearest to what is open of it: %.1f ms hide, %.1f ms outlast their
+all-to-all, and %.1f ms find none open. The longest gradient, %s, takes %.2f ms, and an all-to-all
+%.2f ms.]]):format(o.num_dw, o.dw_ms, #dw - o.num_dw, 100 * o.bound_ms / o.a2a_ms, hidden, over,
+  math.max(0, o.dw_ms - hidden - over), longest.op, longest.ms, o.a2a_ms / #a2a), {},
+  "--set nodes=8, then --set nodes=1. What is short now, gradients or all-to-alls?")

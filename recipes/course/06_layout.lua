@@ -1,46 +1,49 @@
 -- Exercise 6. Which layout trains a model fastest?
--- Run it with your guess:
--- build/release/moebench run recipes/course/06_layout.lua --set guess=tp1-pp1-ep16  (five seconds)
--- Try next: one node, or four; another model.
+-- build/release/moebench run recipes/course/06_layout.lua --set guess=tp1-pp1-ep16  (ten seconds)
 local moe = require "moe"
 local ask = require "ask"
-
-local SEQS = 64
-print [[
-OLMoE (16 blocks with 64 experts, 8 per token) and 64 sequences of 4,096 tokens per step on 16 H100
-in two nodes. Which layout is fastest: tp of 1 or 2 (products split over ranks), pp of 1, 2 or 4
-(blocks on pipeline ranks), ep of 4, 8 or 16 (ranks that share the experts, at most 16 / pp)?]]
-if ask.text == "" then return print "\nYour guess first: --set guess=tp1-pp1-ep16, for example" end
-
-local list, of = {}, {}
-local function add(tp, pp, ep)
-  local passes = { moe.pass.irregular_a2a {}, moe.pass.used_rows {} }
-  if pp > 1 then passes[3] = moe.pipeline["1f1b"] {} end
-  local sim = moe.plan { system = moe.system "plain" (passes),
-    cluster = moe.cluster.h100 { nodes = 2 },
-    grid = moe.grid { tp = tp, pp = pp, ep = ep, micro_batches = SEQS * tp * pp / 16 },
-    model = moe.model.olmoe_1b_7b { batch_per_device = 1, seq = 4096, capacity = "none" } }
-    :simulate()
-  local one = { name = ("tp%d-pp%d-ep%d"):format(tp, pp, ep), ms = sim.iteration_ms,
-    a2a = sim.alone_ms.all_to_all / pp, sums = sim.alone_ms.all_reduce / pp }  -- of a pipeline rank
-  list[#list + 1], of[one.name] = one, one
-end
-for _, pp in ipairs { 1, 2, 4 } do
-  for _, ep in ipairs { 4, 8, 16 } do
-    for tp = 1, ep <= 16 / pp and 2 or 0 do add(tp, pp, ep) end
+local set = ask.settings { nodes = { 2, 1, 4 }, seqs = { 64, 32, 128, 256 } }
+local cluster = moe.cluster.h100 { nodes = set.nodes }
+local model = moe.model.olmoe_1b_7b { batch_per_device = 1, seq = 4096, capacity = "none" }
+local grids, names, rows = {}, {}, {}
+for _, one in ipairs(moe.layouts { model = model, cluster = cluster, global_batch = set.seqs,
+  axes = { tp = { 1, 2 }, pp = { 1, 2, 4 }, ep = { 4, 8, 16 } } }) do
+  if not one.refused then
+    names[#names + 1] = ("tp%d-pp%d-ep%d"):format(one.grid.tp, one.grid.pp, one.grid.ep)
+    grids[#names] = one.grid
   end
 end
-local mine = of[ask.text]
-if not mine then error(ask.text .. ": is none of these layouts; tp1-pp2-ep8 is one") end
-table.sort(list, function(a, b) return a.ms < b.ms end)
-for place, one in ipairs(list) do one.place = place end
-print(("\nAnswer: %s, %.0f ms. Your guess, %s, takes %.0f ms, %.0f%% more. It is place %d of %d.")
-  :format(list[1].name, list[1].ms, mine.name, mine.ms, 100 * (mine.ms / list[1].ms - 1),
-    mine.place, #list))
-local node, across, whole = of["tp1-pp2-ep8"], of["tp1-pp1-ep16"], of["tp1-pp1-ep8"]
-print(([[
-Why: ranks that share experts should be in one node, whose NVLink carries their rows: with ep 16 the
-all-to-alls take %.0f ms, with ep 8 %.0f. Gradients should be summed inside a node: with half of the
-blocks on each, the all-reduces take %.0f ms in place of %.0f. More pipeline ranks wait longer for
-one another, and split products exchange rows in every block to save memory, which is not short.]])
-  :format(across.a2a, whole.a2a, node.sums, whole.sums))
+local guess = ask.guess(([[
+OLMoE (6.9 billion parameters, gradients in f32; 16 blocks of width 2048 with 64 experts, 8 per
+token) and %d sequences of 4,096 tokens per step on %d H100: nodes of 8 with NVLink, and a NIC of
+400 Gb/s for each. Gradients are summed after the backward. tp ranks split products and exchange
+rows in every block; pp pipeline ranks have equally many blocks and follow 1F1B; each of ep ranks
+holds 64 / ep experts. Which is fastest?]]):format(set.seqs, cluster.devices), "", names)
+if not guess then return end
+
+for i, grid in ipairs(grids) do
+  local plain = moe.system "plain" { moe.pass.irregular_a2a {}, moe.pass.used_rows {},
+    grid.pp > 1 and moe.pipeline["1f1b"] {} or nil }
+  local sim = moe.plan { cluster = cluster, grid = grid, model = model, system = plain }:simulate()
+  local step, compute, bubble = sim.iteration_ms, sim.compute_ms, 0
+  for _, rank in ipairs(sim.pipeline or {}) do
+    bubble = bubble + (rank.fill_ms + rank.stages_ms + rank.drain_ms) / grid.pp
+  end
+  rows[i] = { names[i], step, compute, step - compute - bubble, bubble,
+    sim.alone_ms.all_to_all / grid.pp, sim.alone_ms.all_reduce / grid.pp,
+    cluster.devices / grid.pp / grid.ep }
+end
+table.sort(rows, function(a, b) return a[2] < b[2] end)
+local best, place = rows[1], 1
+while rows[place][1] ~= guess do place = place + 1 end
+local mine, other = rows[place], rows[math.max(2, place)]
+table.insert(rows, 1, { "layout", "step", "compute", "transfers", "bubble", "all-to-alls", "sums",
+  "copies" })
+ask.answer(("%s, %.0f ms. Your guess takes %.0f ms and is place %d."):format(best[1], best[2],
+  mine[2], place), ([[
+against %s the fastest takes %+.0f ms for its compute, %+.0f ms waiting for transfers and %+.0f ms
+for other pipeline ranks (the bubble). All-to-alls and sums of gradients are times alone, of which a
+part hides. All-to-alls of more than 8 ranks leave the node and its NVLink. Gradients of an expert
+are summed over its copies; more pipeline ranks make these fewer but wait for each other.]]):format(
+  other[1], best[3] - other[3], best[4] - other[4], best[5] - other[5]), rows,
+  "--set seqs=256 (a minute): which columns grow with it? Then --set nodes=1.")

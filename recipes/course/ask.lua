@@ -1,40 +1,77 @@
--- What the exercises share: the question, the reader's guess from --set guess=, and its error.
+-- What the exercises share: their settings, the reader's guess among them, and how far it is off.
 local moe = require "moe"
-
-local set = moe.options { guess = "" }
 local M = {}
+local others, guess, unit  -- the exercise's own settings as text; the guess and its unit
 
---- Prints the question. Returns the guess, a number; nil where none is given yet, after saying what
---- is to be guessed: a number of this unit.
-function M.number(question, unit)
-  print(question)
-  local guess = tonumber(set.guess)
-  if set.guess ~= "" and not guess then
-    error(("guess=%s: is no number; give one, in %s"):format(set.guess, unit), 0)
+-- Prints a text in lines of about 90 characters.
+local function say(text)
+  print((text:gsub("%s+", " "):gsub("(" .. ("."):rep(86) .. "%S*) ", "%1\n")))
+end
+
+local function has(list, value)
+  for _, one in ipairs(list) do if one == value then return true end end
+end
+
+--- Returns the settings of an exercise by name. own: of each the values that it can have, the
+--- default first. Other values, and other settings of the command line, are refused.
+function M.settings(own)
+  local defaults, list = { guess = "" }, {}
+  for name, values in pairs(own) do
+    defaults[name], list[#list + 1] = values[1], name .. "=" .. table.concat(values, "|")
   end
-  if not guess then print(("\nYour guess first, in %s: --set guess=NUMBER"):format(unit)) end
-  return guess
+  table.sort(list)
+  others = "--set " .. table.concat(list, ", --set ")
+  return moe.options(defaults, function(name, value)
+    if name == "guess" then return end
+    if not own[name] then return "is not for this exercise; it has --set guess=N, " .. others end
+    return not has(own[name], value) and "give one of " .. table.concat(own[name], ", ")
+  end)
 end
 
---- Prints the answer, how far the guess is off, and why the answer is as it is.
-function M.answer(guess, answer, unit, why)
-  local off = math.abs(guess - answer) / math.abs(answer)
-  print(("\nAnswer: %.3g %s. Your guess, %.3g, is off by %.0f%%."):format(answer, unit, guess,
-    100 * off))
-  print("Why: " .. why)
+--- Prints the question. Returns the guess, a number of this unit or, with a list, one of its texts;
+--- nil where there is none, after saying what to give.
+function M.guess(question, of, list)
+  local most = of:find "^%%" and 100 or 1000
+  local what = list and "one of " .. table.concat(list, ", ") or ("0 to %g %s"):format(most, of)
+  local text = moe.options({ guess = "" }, function(name, value)
+    local n = tonumber(value)
+    local good = list and has(list, value) or not list and n and n >= 0 and n <= most
+    return name == "guess" and not good and "give " .. what
+  end).guess
+  say(question)
+  guess, unit = list and text ~= "" and text or tonumber(text), of
+  if guess then return guess end
+  say("Your guess first, as --set guess=N: " .. what .. ". You can change: " .. others)
 end
 
---- Returns the time of a plan's collectives of a kind, each alone, and what compute hides of it, in
---- ms.
-function M.hidden(plan, kind)
-  local alone, hidden = 0, 0
-  for _, c in ipairs(plan:explain().collectives) do
-    if c.kind == kind then alone, hidden = alone + c.alone_ms, hidden + c.hidden_ms end
+--- Prints the answer (a text, or a number and how far the guess is off), why it is so, a table of
+--- texts and numbers, and what to try next.
+function M.answer(answer, why, rows, next)
+  if type(answer) == "number" then
+    local percent = unit:find "^%%" and " points"
+    local off = percent and guess - answer or 100 * (guess / answer - 1)
+    answer = ("%.3g %s. Your guess, %g, is %.0f%s too %s."):format(answer, unit, guess,
+      math.abs(off), percent or "%", off < 0 and "low" or "high")
   end
-  return alone, hidden
+  print("\nAnswer: " .. answer)
+  say("Why: " .. why)
+  for _, row in ipairs(rows) do
+    for i, x in ipairs(row) do row[i] = tonumber(x) and x % 1 > 0 and ("%.1f"):format(x) or x end
+  end
+  if rows[1] then print(moe.table(rows)) end
+  say("Try next, with a new guess: " .. next)
 end
 
---- The guess as text, "" where none is given.
-M.text = set.guess
+--- Returns a plan of exercises 2 to 4; M.words is then the model in words. t: more of its fields.
+function M.gpt2(nodes, system, t)
+  t.layers, t.seq, t.batch_per_device, t.experts_per_device = 12, 512, 24, 2
+  t.hidden, t.heads = t.hidden or 768, (t.hidden or 768) / 64
+  M.words = ([[
+GPT-2 in bf16 with 12 blocks of width %d; every second has experts, two per GPU, one for each token.
+Each of %d A100 has 24 sequences of 512 tokens. A node has 8 A100 and 4 NICs of 100 Gb/s, of which
+collectives reach 61%%. ]]):format(t.hidden, 8 * nodes)
+  return moe.plan { system = system, cluster = moe.cluster.p4de { nodes = nodes },
+    model = moe.model.gpt2_moe(t) }
+end
 
 return M

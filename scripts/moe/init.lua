@@ -119,9 +119,11 @@ print(m.predicted.ms, m.predicted.memory_gib)]] },
   op_time = { op_time.op_time, op_time.FIELDS, "moe.OpTime",
     "the time of one op of given sizes on a device of a cluster, measured where the device has "
       .. "tables" },
-  options = { settings.options, "(defaults: table<string, number|string|boolean>)",
+  options = { settings.options, "(defaults: table<string, number|string|boolean>, check?: "
+    .. "fun(name: string, value?: number|string|boolean): string?)",
     "table<string, number|string|boolean>",
-    "the settings of a script by name, in place of which --set NAME=VALUE gives others" },
+    "the settings of a script by name, in place of which --set NAME=VALUE gives others; check "
+      .. "returns why the script refuses a setting (value: nil where defaults lack the name)" },
   pipeline_layout = { pipeline_times.pipeline_layout, pipeline_times.LAYOUT, "moe.PipelineLayout",
     "the layers of each stage of a pipeline, from a text in Megatron-LM's form" },
   pipeline_times = { pipeline_times.pipeline_times, pipeline_times.FIELDS, "moe.PipelineTimes",

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Runs the recipes of recipes/lessons and recipes/course and compares what they print with what
-their READMEs show.
+the lessons' README shows and course.md, beside this file, which has the answers.
 
   lessons.py --binary build/release/moebench [--mpi] [--write]
 
 Each command of a ```sh block that a ```text block follows runs in a copy of the folder, in the
-README's order, as from a fresh clone: the cache of measured times and the output folder are empty.
+file's order, as from a fresh clone: the cache of measured times and the output folder are empty.
 All lines are compared literally but these:
 
 * rows of executed times: a number of the right form is enough, as they depend on the machine; the
@@ -13,8 +13,8 @@ All lines are compared literally but these:
   kernel sets at the digits shown;
 * digests of parameters, which depend on the kernel set. Commands of one block must print the same.
 
-Every lesson must have a command in its README, which its own header has too, with the time that it
-takes. --write puts what is printed into the READMEs. --mpi: mpirun is there and the program uses it.
+Every lesson and exercise must have a command there with the time that it takes, which its own
+header has too. --write puts what is printed into the files. --mpi: mpirun is there and the program uses it.
 Status 1 where something differs.
 """
 
@@ -30,7 +30,9 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = [pathlib.Path("recipes/lessons"), pathlib.Path("recipes/course")]
+# Of each folder the file with its commands and what they print.
+SHOWN = {pathlib.Path("recipes/lessons"): ROOT / "recipes/lessons/README.md",
+         pathlib.Path("recipes/course"): ROOT / "tests/recipes/course.md"}
 
 BLOCK = re.compile(r"^```sh\n(.*?)^```\n+```text\n(.*?)^```$", re.S | re.M)
 NUMBER = r"-?[\d.]+"
@@ -84,29 +86,29 @@ def run(command, folder):
 def differences(wanted, outputs):
     """Lines of a block that are not as printed by one of its commands."""
     for output in outputs:
-        if found := list(difflib.unified_diff(masked(wanted), masked(output), "README.md",
+        if found := list(difflib.unified_diff(masked(wanted), masked(output), "shown",
                                               "printed", lineterm="", n=0)):
             return found
     return ["the commands print different digests"] if len(set(outputs)) > 1 else []
 
 
 def headers_without(folder, readme):
-    """Lessons that the README does not run, or whose header says it otherwise."""
+    """Lessons that the file does not run, or whose header says it otherwise."""
     commands = [c for block in BLOCK.finditer(readme) for c in commands_of(block[1])]
     for lesson in sorted((ROOT / folder).glob("[0-9][0-9]_*")):
         head = lesson.read_text().split("import " if lesson.suffix == ".py" else "require")[0]
         head = " ".join(re.sub(r"^--", "", head, flags=re.M).split())
-        own = [(c, takes) for c, takes in commands if str(folder / lesson.name) in c]
+        own = [f"{c} ({takes})" for c, takes in commands
+               if takes and str(folder / lesson.name) in c]
         if not own:
-            yield f"{lesson.name}: the README has no command with its output"
-        for command, takes in own:
-            wanted = f"{command} ({takes})" if takes else command
+            yield f"{lesson.name}: no command with its time and output is shown"
+        for wanted in own:
             if wanted not in head:
                 yield f"{lesson.name}: its header does not say: {wanted}"
 
 
 def compare_all(readme, folder, with_mpi):
-    """Runs every block; returns the README with what was printed, and whether all is equal."""
+    """Runs every block; returns the file with what was printed, and whether all is equal."""
     equal, written, at = True, "", 0
     for block in BLOCK.finditer(readme):
         outputs = []
@@ -128,8 +130,8 @@ def compare_all(readme, folder, with_mpi):
 
 
 def hold(folder, args):
-    """Whether the recipes of a folder print what its README shows, and say how they are run."""
-    file = ROOT / folder / "README.md"
+    """Whether the recipes of a folder print what its file shows, and say how they are run."""
+    file = SHOWN[folder]
     readme = file.read_text()
     faults = list(headers_without(folder, readme))
     print("\n".join(faults), end="\n" if faults else "")
@@ -149,9 +151,9 @@ def main():
     parser.add_argument("--binary", required=True, type=pathlib.Path)
     parser.add_argument("--mpi", action="store_true")
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--folder", choices=[f.name for f in FOLDERS], help="default: all")
+    parser.add_argument("--folder", choices=[f.name for f in SHOWN], help="default: all")
     args = parser.parse_args()
-    held = [hold(f, args) for f in FOLDERS if args.folder in (None, f.name)]
+    held = [hold(f, args) for f in SHOWN if args.folder in (None, f.name)]
     return 0 if all(held) else 1
 
 

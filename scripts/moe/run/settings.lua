@@ -134,9 +134,12 @@ end
 
 --- moe.options{...}: the settings of a script, a table of names and default values (numbers, texts,
 --- booleans), each in place of which --set NAME=VALUE gives another. Returns the table.
-function M.options(t)
+--- check(name, value): called with every setting of the command line, the value nil where the name
+--- is not in the table; returns why the script refuses the setting, or nothing.
+function M.options(t, check)
   local at, out = errors.here(), {}
   schema.field({ type = "table", required = true }, t, "moe.options", at)
+  schema.field({ type = "function" }, check, "moe.options.check", at)
   for name, default in pairs(t) do
     if type(name) ~= "string" or not SIMPLE[type(default)] then
       errors.user(("moe.options.%s: give a name and a number, a text or a boolean"):format(
@@ -149,6 +152,8 @@ function M.options(t)
       out[s.name] = value_like(s, t[s.name])
       M.found(s)
     end
+    local why = check and check(s.name, out[s.name])
+    if why then refuse(s, tostring(why)) end
   end
   return out
 end

@@ -222,6 +222,22 @@ test("of a recipe with several experiments one must have the name, the entry or 
     assert(a and b and w.message:find("unknown name 'name'", 1, true), w.message)
   end)
 
+test("the check of a script's options refuses values and settings of other names", function()
+  local text = expect.HEAD .. [[
+local set = moe.options({ n = 2 }, function(name, value)
+  if value == nil then return name .. " is unknown here" end
+  return value > 4 and "is above 4"
+end)
+moe.plan { model = m, cluster = moe.cluster.p4de { nodes = set.n }, system = moe.system "raf" {} }
+]]
+  expect.equal(expect.runs(text, { set = { n = "3" } }).plans[1].ranks, 24)
+  for setting, why in pairs { n = "--set n=5: is above 4",
+    ["model.layers"] = "--set model.layers=5: model.layers is unknown here" } do
+    local w = world.run(text, { set = { [setting] = "5" } })
+    expect.equal({ w.error.kind, w.message, #w.plans }, { "user", why, 0 })
+  end
+end)
+
 test("settings reach moe.train, moe.plan and moe.infer, without sweeps", function()
   local text = expect.HEAD .. [[
 moe.train { model = m, ranks = 2, steps = 3 }
