@@ -2,10 +2,14 @@
 -- pipeline ranks and experts, on skewed routing? Lancet's weight-gradient schedule and parts,
 -- PipeMoE's degree, Lina's priority, Pro-Prophet's placement and scheduler, and Megatron-LM's
 -- combined 1F1B, in which one micro-batch computes while the rows of another travel: each alone,
--- each left out, and all. Simulated on clusters of A100, H100 and B200, then executed on eight
--- paced CPU ranks over an emulated link, with the prediction beside.
+-- each left out, and all. Simulated on clusters of A100, H100 and B200, with what the fastest and the
+-- base wait for; then eight drawn ones (--set executed=12 --set seed=2) are predicted and executed on
+-- four paced CPU ranks over an emulated link. --executor cpu leaves out what is simulated.
 local moe = require "moe"
 local pass = moe.pass
+
+local set = moe.options { executed = 8, seed = 1 }
+local PACE = 3  -- at least 1.1 * 4 ranks / 2 cores
 
 local techniques = {
   { "lancet", function() return { pass.partition { max_parts = 4 }, pass.dw_schedule {} } end },
@@ -36,15 +40,27 @@ local function systems(t)
   return all
 end
 
-local function skew(seed) return moe.workload "zipf" { s = 0.8, seed = seed, drift = 0.1 } end
-local simulated = moe.run(moe.experiment {
-  name = "mix_mesh", over = { gpu = { "p4de", "h100", "b200" }, pp = { 2, 4 } },
-  case = function(p) return {
+-- Returns n of the systems, drawn by a linear congruential generator (Park and Miller, 1988).
+local function drawn(all, n)
+  local state = set.seed * 48271 % 2147483647
+  while #all > n do
+    state = state * 48271 % 2147483647
+    table.remove(all, state % #all + 1)
+  end
+  return all
+end
+
+local function case_of(p)
+  return {
     model = moe.model.gpt2_moe { layers = 16, hidden = 2048, heads = 16, seq = 1024,
       batch_per_device = 2, experts_per_device = 2, gate = "top2", capacity = "none",
-      routing = skew(3) },
+      routing = moe.workload "zipf" { s = 0.8, seed = 3, drift = 0.1 } },
     grid = moe.grid { pp = p.pp, micro_batches = 16 }, cluster = moe.cluster[p.gpu] { nodes = 8 },
-    systems = systems { bytes = 2 ^ 23, bucket = 25 * 2 ^ 20 } } end,
+    systems = systems { bytes = 2 ^ 23, bucket = 25 * 2 ^ 20 } }
+end
+local simulated = moe.run(moe.experiment {
+  name = "mix_mesh", over = { gpu = { "p4de", "h100", "b200" }, pp = { 2, 4 } },
+  case = case_of,
   run = { { "simulate", steps = 3 } },
 })
 local executed = moe.run(moe.experiment {
@@ -53,8 +69,9 @@ local executed = moe.run(moe.experiment {
     batch_per_device = 2, experts = 4, gate = "switch", capacity = "none",
     routing = moe.workload "hot_rank" { share = 0.7, seed = 3, drift = 0.1 } },
   grid = moe.grid { pp = 2, micro_batches = 4 },
-  systems = systems { bytes = 2 ^ 18, bucket = 2 ^ 20 }, optimizer = { lr = 0.02 },
-  run = { { "cpu", ranks = 4, steps = 6, link = { bytes_per_s = 1e8, latency_us = 20 } } },
+  systems = drawn(systems { bytes = 2 ^ 18, bucket = 2 ^ 20 }, set.executed),
+  optimizer = { lr = 0.02 }, run = { { "cpu", ranks = 4, pace = PACE, steps = 10,
+    link = { bytes_per_s = 1e8, latency_us = 20 } } },
 })
 
 --- "1.10x", how much shorter the step of `run` is than that of `base`; "OOM" where one does not
@@ -63,6 +80,21 @@ local function speedup(base, run)
   if not (base and run) then return "refused" end
   if base.oom or run.oom then return "OOM" end
   return ("%.2fx"):format(base.iteration_ms / run.iteration_ms)
+end
+
+--- What communication of the system waits for in the first step, in percent of what is exposed.
+local function why(point, name)
+  local case, texts = case_of(point), {}
+  for _, one in ipairs(case.systems) do
+    if one.name == name then case.system, case.systems = one, nil end
+  end
+  local explained = moe.plan(case):explain()
+  for _, cause in ipairs(explained.causes) do
+    local share = 100 * cause.ms / explained.exposed_ms
+    if share >= 5 then texts[#texts + 1] = ("%s %.0f%%"):format(cause.cause, share) end
+  end
+  return ("%s: %.0f of %.0f ms of communication exposed: %s"):format(name, explained.exposed_ms,
+    explained.exposed_ms + explained.hidden_ms, table.concat(texts, ", "))
 end
 
 local points, order = {}, {}
@@ -87,19 +119,24 @@ for _, key in ipairs(order) do
   print(("\n%s: base %.0f ms, all %s, the fastest is %s (%s)\n%s"):format(key,
     runs.base.iteration_ms, speedup(runs.base, runs.all), best, speedup(runs.base, runs[best]),
     moe.table(rows)))
+  print(why(runs.base.point, "base") .. "\n" .. why(runs.base.point, best))
 end
 
-local rows, first = { { "system", "executed ms", "spread", "predicted ms", "error",
-  "largest difference of a loss" } }, nil
+local rows, first, errors = { { "system", "executed ms", "spread", "predicted ms", "error",
+  "disturbed", "largest difference of a loss" } }, nil, moe.values {}
 for run in executed:each() do
   first = first or run
   local off = 0
   for i, loss in ipairs(run.losses) do off = math.max(off, math.abs(loss - first.losses[i])) end
   local samples = moe.values(run.samples_ms)
+  errors[#errors + 1] = 100 * math.abs(run.prediction.error)
   rows[#rows + 1] = { run.system, ("%.1f"):format(run.iteration_ms),
     ("%.0f%%"):format(100 * (samples:quantile(0.9) / samples:quantile(0.1) - 1)),
-    ("%.1f"):format(run.prediction.iteration_ms),
-    ("%+.1f%%"):format(100 * (run.prediction.iteration_ms / run.iteration_ms - 1)),
-    ("%.1e"):format(off) }
+    ("%.1f"):format(run.prediction.iteration_ms), ("%+.1f%%"):format(100 * run.prediction.error),
+    run.disturbed and "yes" or "no", ("%.1e"):format(off) }
 end
-if first then print("\nExecuted\n" .. moe.table(rows)) end
+if first then
+  print(("\nExecuted, %d of the systems (seed %d); errors are those at the speed that the cores had "
+    .. "during the run\n%s\nerror: median %.1f%%, largest %.1f%%"):format(#errors, set.seed,
+    moe.table(rows), errors:median(), errors:max()))
+end

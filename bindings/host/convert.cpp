@@ -129,6 +129,34 @@ class Reader {
   std::vector<std::string> path_;
 };
 
+// Makes a value of a text, and refuses a key that is there twice and what is too deep. The library's
+// parser with a callback looks at all entries of a list again whenever one of them ends.
+class TextReader : public nlohmann::detail::json_sax_dom_parser<json> {
+ public:
+  TextReader(json& value, const std::string& what) : json_sax_dom_parser(value), what_(what) {}
+
+  bool start_object(std::size_t size) { return open(), json_sax_dom_parser::start_object(size); }
+  bool start_array(std::size_t size) { return open(), json_sax_dom_parser::start_array(size); }
+  bool end_object() { return open_.pop_back(), json_sax_dom_parser::end_object(); }
+  bool end_array() { return open_.pop_back(), json_sax_dom_parser::end_array(); }
+  bool key(std::string& name) {
+    if (open_.back().insert(name).second) return json_sax_dom_parser::key(name);
+    throw user_error("{}: the key {} is there twice in one object; give it once", what_,
+                     json(name).dump());
+  }
+
+ private:
+  void open() {
+    if (open_.size() >= size_t{kMaxDepth}) {
+      throw user_error("{}: more than {} objects and arrays are in one another", what_, kMaxDepth);
+    }
+    open_.emplace_back();
+  }
+
+  const std::string& what_;
+  std::vector<std::set<std::string>> open_;  // the keys of each open object; none of a list
+};
+
 }  // namespace
 
 json to_json(lua_State* L, int index, bool keep_functions) {
@@ -203,19 +231,9 @@ std::string json_text(const json& value, int indent) {
 json parse_json(const std::string& text, const std::string& what) {
   check_json_size(text, what);
   try {
-    std::vector<std::set<std::string>> keys(kMaxDepth + 1);  // of the open object at each depth
-    json value = json::parse(text, [&](int depth, json::parse_event_t event, const json& parsed) {
-      if (depth >= kMaxDepth) {
-        throw user_error("{}: more than {} objects and arrays are in one another", what, kMaxDepth);
-      }
-      auto& known = keys[static_cast<size_t>(depth)];
-      if (event == json::parse_event_t::object_end) keys[static_cast<size_t>(depth) + 1].clear();
-      if (event == json::parse_event_t::key && !known.insert(parsed.get<std::string>()).second) {
-        throw user_error("{}: the key {} is there twice in one object; give it once", what,
-                         parsed.dump());
-      }
-      return true;
-    });
+    json value;
+    TextReader reader(value, what);
+    json::sax_parse(text, &reader);
     const size_t nul = text.find('\0');  // which the library takes for the end of the text
     if (nul == std::string::npos) return value;
     throw user_error("{}: the text is not JSON at byte {}, which is NUL", what, nul + 1);

@@ -1,5 +1,7 @@
 #include <catch2/catch.hpp>
 
+#include <ctime>
+
 #include "bindings/host/convert.h"
 #include "engine/base/rng.h"
 #include "tests/bindings/fixture.h"
@@ -80,6 +82,19 @@ TEST_CASE("what JSON cannot hold is refused with the place where it stands") {
   CHECK_THAT(refused("(function() local t = {} t.t = t return t end)()"), Contains("too deep"));
   CHECK_THAT(refused("'\\255'"), Contains("UTF-8"));
   CHECK_THAT(lua.text_of("select(2, pcall(core.json_decode, '{\"a\": tru}'))"), Contains("byte"));
+}
+
+TEST_CASE("a JSON text is read in a time that grows as its length") {
+  std::string text = "[{}";
+  for (int i = 0; i < 100'000; ++i) text += ",{\"a\":[1]}";  // quadratic: minutes
+  const std::clock_t begin = std::clock();
+  CHECK(parse_json(text + "]").size() == 100'001);
+  CHECK(std::clock() - begin < 10 * CLOCKS_PER_SEC);
+  CHECK_THROWS_WITH(parse_json("[{\"a\":{\"a\":1,\"b\":2,\"a\":3}}]"),
+                    Contains("the key \"a\" is there twice"));
+  const std::string deep(64, '[');
+  CHECK(parse_json(deep + "1" + std::string(64, ']')).size() == 1);
+  CHECK_THROWS_WITH(parse_json("[" + deep), Contains("more than 64 objects and arrays"));
 }
 
 TEST_CASE("a field of the wrong type is refused by its path") {

@@ -57,11 +57,10 @@ M.FIELDS = {
   memory_bytes = { type = "number", lo = 1, hi = 1e15,
     doc = "memory of a device, which no mix may exceed; default: that of the cluster" },
   budget_s = { type = "number", lo = 0.1, hi = 1e6, default = 60,
-    doc = "seconds for the known systems and for mixes" },
+    doc = "seconds for the known systems, which have half of them, and for mixes" },
   contributions = { type = "boolean", default = true,
     doc = "whether to find out, after the budget, what each technique of the best mix contributes "
-      .. "and how its order depends on the assumed constants, which may take longer than the "
-      .. "budget" },
+      .. "and how its order depends on the assumed constants, for as long as the budget again" },
   steps = { type = "integer", lo = 1, hi = 1e6,
     doc = "number of steps to simulate; their mean counts. Default: 1, or 8 for a model with "
       .. "a routing and for mixes that place experts" },
@@ -279,13 +278,15 @@ schema.record("search", "search", "what moe.search found", {
   { "no_rows", "integer", "those of them in which a device gets more rows than model.rows_bound "
     .. "allows" },
   { "no_room", "string?", "which device of the first of these, and how many rows" },
-  { "order", "{ second: string, holds: boolean, changes: string[] }[]", "whether the best mix "
-    .. "stays faster than the plain one and than the best known system at both ends of each "
-    .. "assumed constant, or at which ends it does not" },
+  { "order", "{ second: string, holds: boolean, changes: string[], not_seen: integer? }[]",
+    "whether the best mix stays faster than the plain one and than the best known system at both "
+      .. "ends of each assumed constant, or at which ends it does not; not_seen: the number of "
+      .. "constants for which the time was too short" },
   { "bound_ms", "number?", "a time below which no schedule of the best mix's ops is; nil under a "
     .. "routing or with placed experts, whose ops take other times in each step" },
   { "least_bound_ms", "number?", "the smallest such time of all mixes seen" },
   { "simulated", "integer", "mixes that were planned, and simulated unless they are refused" },
+  { "not_simulated", "integer?", "known systems for which half of the budget was too short" },
   { "cached", "integer", "simulations, of known systems too, that were found in the cache" },
   { "excluded", "integer", "mixes that were not simulated since a bound says that they are slower, "
     .. "or since mixes with the same two techniques were refused" },
@@ -366,7 +367,8 @@ local function check(c, space, at)
 end
 
 -- Returns what the tried mixes say of the best one: most fields of the type "search".
-local function found(c, space, tried, best, weight)
+local function found(search, best)
+  local c, space, tried, weight = search.c, search.space, search.tried, search.weights[1]
   local known = weight == 1 and tried:better_known(best)
   local explains = c.contributions and not tried:entry(best).oom and not known
   local s = { best = tried:record(best, "best"), plain = tried:record(space:plain(), "plain"),
@@ -374,14 +376,18 @@ local function found(c, space, tried, best, weight)
     order = core.array {}, top = tried:top(best, weight, c.top),
     front = tried:front(best, weight), named = tried:named(), refused = tried:refusals(),
     policies = tried:policies(), not_allowed = tried.not_allowed,
-    simulated = tried.simulated, excluded = tried.excluded, space = space.size, name = c.name,
+    simulated = tried.simulated, not_simulated = tried.not_simulated, excluded = tried.excluded, space = space.size, name = c.name,
     model = c.model.name, cluster = c.cluster.name, devices = c.cluster.devices,
     memory_bytes = tried.spec.cluster.device.memory_bytes, steps = tried:steps_of(best) }
   s.beyond = tried.systems[1] and tried.systems[1].beyond
   s.too_large, s.no_rows, s.no_room = tried:too_large()
   s.bound_ms = tried:entry(best).bound_ms
   s.least_bound_ms = s.bound_ms and tried.least_bound
-  if explains then s.order = order.of(c, tried, best, s.named[1]) end
+  if explains then
+    s.order = order.of(c, tried, best, s.named[1], function()
+      return core.clock() - search.begin < search.searched_s + c.budget_s
+    end)
+  end
   s.system = text.system(space, best)
   if known then
     s.best, s.known = s.named[1], known
@@ -394,7 +400,9 @@ end
 -- `exhaustive` and `searched_s`.
 local function look(search)
   see_given(search.space, search.tried, search.weights[1])
-  search.tried:known_systems()
+  search.tried:known_systems(function()
+    return core.clock() - search.begin < search.c.budget_s / 2
+  end)
   local look_at = parts.asked() and explore_part or explore_all
   search.exhaustive = look_at(search.space, search.tried, search.c, search.weights, search.begin)
   search.searched_s = core.clock() - search.begin
@@ -405,7 +413,7 @@ end
 local function conclude(search, best)
   local c, space, tried, weight = search.c, search.space, search.tried, search.weights[1]
   best = simplest(space, tried, best, weight)
-  local s = found(c, space, tried, best, weight)
+  local s = found(search, best)
   s.exhaustive, s.objective, s.searched_s = search.exhaustive, search.objectives, search.searched_s
   s.budget_s, s.interrupted, s.points = c.budget_s, search.interrupted, core.args.points
   local by_patience = not s.exhaustive and not s.points and s.searched_s < c.budget_s

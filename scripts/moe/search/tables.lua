@@ -22,8 +22,11 @@ local function seen(s)
   local text = ("%d of %d mixes planned, %d of them refused, and %d known systems in %.0f s")
     :format(s.simulated, s.space, refused, #s.named, s.searched_s)
   if s.budget_s and s.searched_s >= s.budget_s + 1 then
-    text = text .. (" (budget_s: %g; the plain mix and the known systems are always simulated, and "
-      .. "a simulation that has begun ends)"):format(s.budget_s)
+    text = text .. (" (budget_s: %g; a simulation that has begun ends)"):format(s.budget_s)
+  end
+  if (s.not_simulated or 0) > 0 then
+    text = text .. ("; half of the budget was too short for %d more known systems"):format(
+      s.not_simulated)
   end
   if s.took_s >= s.searched_s + 1 then
     text = text .. (", then %.0f s for contributions and order"):format(s.took_s - s.searched_s)
@@ -215,8 +218,9 @@ function M.notes(s)
   end
   for _, one in ipairs(s.order) do
     lines[#lines + 1] = one.holds
-      and ("The order of best and %s is the same at both ends of every assumed constant."):format(
-        one.second)
+      and ("The order of best and %s is the same at both ends of every assumed constant%s."):format(
+        one.second, one.not_seen and (", without %d for which the time was too short"):format(
+        one.not_seen) or "")
       or ("The order of best and %s changes at: %s"):format(one.second,
         table.concat(one.changes, ", "))
   end

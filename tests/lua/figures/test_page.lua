@@ -64,6 +64,14 @@ test("a timeline has a row per lane, and every span says op, time and bytes", fu
   has(page, "Not shown here", "trace-008-deepspeed-executed.json")
 end)
 
+test("a trace too large for a picture is named, with its size", function()
+  local files = folder()
+  local name = "old/trace-001-raf-simulated.json"
+  files[name] = files[name] .. (" "):rep(9 * 2 ^ 20)
+  local page = assert(page_of(files))
+  has(page, "Not shown here", "trace-001-raf-simulated.json (9 MiB)")
+end)
+
 test("runs of the same bits share a curve", function()
   local page = assert(page_of(folder()))
   expect.equal(count(page, "<polyline"), 2)  -- losses and drops

@@ -24,6 +24,9 @@ local function interrupted(fields, n, first)
   end)
 end
 
+-- The number of known systems that train and can be planned for this model.
+local SYSTEMS = #expect.runs(search_of ' techniques = { "zero" }').results.searches[1].named
+
 local FIELDS = ' techniques = { "partition", "dw_schedule", "zero", "recompute" }'
 
 test("a search that is interrupted evaluates, prints and writes what it has seen", function()
@@ -90,16 +93,14 @@ test("a search's recipe names the best mix and the plain one differently, and li
   expect.equal(systems_of_recipe(' techniques = { "zero" }'), { "plain" })
 end)
 
--- Runs a search of these fields whose budget ends before a mix is tried, in a world in which a step
--- takes half as long with all passes of Lancet, and the least with Lina's.
-local function without_time(fields)
-  local w = expect.runs(search_of(" budget_s = 0.1," .. fields), {}, "run", function(w, core)
-    local now = 0
-    function core.clock()
-      now = now + 1
-      return now
-    end
+-- Runs a search of these fields whose budget ends after the simulation of so many known systems, in
+-- a world in which a step takes half as long with all passes of Lancet, and the least with Lina's.
+local function without_time(fields, systems)
+  local w = expect.runs(search_of(" budget_s = 1," .. fields), {}, "run", function(w, core)
+    local seen = {}
+    function core.clock() return #seen < (systems or SYSTEMS) and 0 or 10 end
     function w.step_ms(spec)
+      if spec.system.name ~= "mix" then seen[#seen + 1] = spec.system.name end
       local has = {}
       for _, stage in ipairs(spec.system.stages) do has[stage.name] = true end
       if has.used_rows and has.partition and has.dw_schedule then return 50 end
@@ -109,6 +110,15 @@ local function without_time(fields)
   end)
   return w.results.searches[1], w
 end
+
+test("known systems beyond half of the budget are not simulated, which is said", function()
+  for _, n in ipairs { 1, 7 } do
+    local s, w = without_time(' techniques = { "zero" }, contributions = false', n)
+    assert(#s.named == n and s.not_simulated >= SYSTEMS - n)  -- a refused one has no name there
+    local says = ("too short for %d more known systems"):format(s.not_simulated)
+    assert(w.output:find(says, 1, true), w.output)
+  end
+end)
 
 test("known systems are mixes where they can be, and a reason why not is a true one", function()
   local has = ' techniques = { "used_rows", "partition", "dw_schedule" %s }, contributions = false'

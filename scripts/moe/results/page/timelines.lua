@@ -12,6 +12,9 @@ local trace = require "moe.results.trace"
 local M = {}
 
 local MAX_TIMELINES = 6  -- largest number of timelines for a folder
+-- Largest file that is read: all timelines together take up to six times as much in Lua, and a file
+-- of this size has five times as many events as a picture can show.
+local MAX_BYTES = 8 * 2 ^ 20
 
 -- Returns a list of { run, group, place, rank } for the runs that have a trace, sorted by rank (0
 -- to 3) and place (their order in R): first the first and the fastest system of each point, then
@@ -52,12 +55,16 @@ local function captions(R)
   return out
 end
 
--- Returns the trace of a run, or nil if its file is gone, which it says: the numbers of the run are
--- in results.json.
+-- Returns the trace of a run; nil and why it cannot be shown; or nil alone if its file is gone, which
+-- it says: the numbers of the run are in results.json.
 local function read_trace(dir, run)
-  local found, why = pcall(core.read_file, dir .. "/" .. run.trace)
-  if found then return trace.read(dir, run) end
-  core.warn(("%s; the run's timeline is left out"):format(why))
+  local found, text = pcall(core.read_file, dir .. "/" .. run.trace)
+  if not found then return core.warn(("%s; the run's timeline is left out"):format(text)) end
+  if #text > MAX_BYTES then return nil, (" (%.0f MiB)"):format(#text / 2 ^ 20) end
+  local read = trace.read(dir, run)
+  local why = trace.too_large(read, timeline.MAX_ROWS)
+  if why then return nil, (" (%s)"):format(why) end
+  return read
 end
 
 -- Returns the timelines that are shown, a list of { run, group, place, trace }, the names of the
@@ -65,13 +72,12 @@ end
 local function chosen(dir, R)
   local shown, left_out, lost = {}, {}, {}
   for _, item in ipairs(traced(R)) do
-    local wanted = #shown < MAX_TIMELINES
-    item.trace = wanted and read_trace(dir, item.run)
-    local why = not wanted and "" or item.trace and trace.too_large(item.trace, timeline.MAX_ROWS)
-    if wanted and not item.trace then
+    local why = ""
+    if #shown < MAX_TIMELINES then item.trace, why = read_trace(dir, item.run) end
+    if why then
+      left_out[#left_out + 1] = item.run.trace .. why
+    elseif not item.trace then
       lost[#lost + 1] = item.run.trace
-    elseif why then
-      left_out[#left_out + 1] = item.run.trace .. (why ~= "" and (" (%s)"):format(why) or "")
     else
       shown[#shown + 1] = item
     end
