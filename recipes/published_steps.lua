@@ -121,8 +121,9 @@ local function plan_of(row, gpu, micro_batches, recompute, part)
   stages.recompute = recompute
   stages.all_reduce = { lane = "comm_reduce", place = place, bucket_bytes = 80e6 }
   return moe.plan { model = model, optimizer = { name = "adamw" },
-    cluster = moe.cluster[gpu] { nodes = gpus / per_node, stack = has(row.not_stated, "permute_fusion false")
-      and "megatron_unfused" or "megatron", devices_per_node = per_node, nics_per_node = gpu:find "^g" and per_node or nil },
+    cluster = moe.cluster[gpu] { nodes = gpus / per_node, devices_per_node = per_node,
+      nics_per_node = gpu:find "^g" and per_node or nil,
+      stack = has(row.not_stated, "permute_fusion false") and "megatron_unfused" or "megatron" },
     grid = moe.grid { tp = row.tp, pp = pp, cp = row.cp, ep = row.ep,
       micro_batches = micro_batches,
       layout = pp > 1 and layout_of(row, model.layers, all.mtp_layers) or nil },

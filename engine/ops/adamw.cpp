@@ -14,18 +14,18 @@ double between(const Op& op, const char* key, double lo, double hi) {
                    op.name, key, value, lo, hi);
 }
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_adamw(const Graph& g, const Op& op) {
   expect_update(g, op);
   between(op, "beta1", 0, 1);
   between(op, "beta2", 0, 1);
   return {};
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext&) {
+Work work_adamw(const Graph& g, const Op& op, const WorkContext&) {
   return update_work(g, op, 13);
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_adamw = []<class T>(const KernelCall<T>& c) {
   const kernels::AdamwRates rates = {
       .beta1 = attr_double(c.op, "beta1"),
       .beta2 = attr_double(c.op, "beta2"),
@@ -46,10 +46,10 @@ const OpDef kAdamw = {
         "AdamW update of w, or of its master copy, with moments m and v; attrs lr, beta1, beta2, "
         "eps, weight_decay, sliced",
     .inputs = {{"w"}, {"m"}, {"v"}, {"g", Role::kGradient}, optional("master", Role::kMaster)},
-    .infer = infer,
-    .work = work,
+    .infer = infer_adamw,
+    .work = work_adamw,
     .gradient = no_gradient,
     .mutates = {0, 1, 2, 4},
-    .run = wide_types(run)};
+    .run = wide_types(run_adamw)};
 
 }  // namespace moe::ops

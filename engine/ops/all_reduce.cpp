@@ -5,9 +5,9 @@
 namespace moe::ops {
 namespace {
 
-constexpr int kMaxTensors = 1 << 16;
+constexpr int kMaxTensorsAllReduce = 1 << 16;
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_all_reduce(const Graph& g, const Op& op) {
   group_of(g, op);  // throws UserError where attrs group and stride are not valid
   std::vector<TensorSpec> specs;
   for (size_t i = 0; i < op.inputs.size(); ++i) {
@@ -19,14 +19,14 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return specs;
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext&) {
+Work work_all_reduce(const Graph& g, const Op& op, const WorkContext&) {
   double bytes = 0;
   for (const TensorId t : op.inputs) bytes += static_cast<double>(g.bytes(t));
   return {.bytes = bytes};
 }
 
 /// Returns the bytes in which several tensors are packed into one message; 0 for one tensor.
-Bytes scratch(const Graph& g, const Op& op, Bytes elem_bytes) {
+Bytes scratch_all_reduce(const Graph& g, const Op& op, Bytes elem_bytes) {
   if (op.inputs.size() < 2) return 0;
   Bytes elements = 0;
   for (const TensorId t : op.inputs) elements += num_elements(g.tensor(t).shape);
@@ -41,12 +41,12 @@ const OpDef kAllReduce = {
     .lane = LaneKind::kComm,
     .collective = Collective::kAllReduce,
     .payload = Payload::kGradients,
-    .inputs = {several("gradients", kMaxTensors)},
-    .outputs = {several("sums", kMaxTensors)},
-    .infer = infer,
-    .work = work,
+    .inputs = {several("gradients", kMaxTensorsAllReduce)},
+    .outputs = {several("sums", kMaxTensorsAllReduce)},
+    .infer = infer_all_reduce,
+    .work = work_all_reduce,
     .gradient = no_gradient,
     .alias_each = true,
-    .scratch_bytes = scratch};
+    .scratch_bytes = scratch_all_reduce};
 
 }  // namespace moe::ops

@@ -7,7 +7,7 @@ namespace moe::ops {
 namespace {
 
 // Where a dispatcher moves the rows (passes/exchange/dispatched.cpp).
-constexpr size_t kChoiceSlot = 6, kWeight = 7, kResults = 8;
+constexpr size_t kChoiceSlotAllToAll = 6, kWeightAllToAll = 7, kResults = 8;
 
 bool to_expert(const Op& op) {
   if (op.rows.to == RowUse::To::kNowhere) {
@@ -80,7 +80,7 @@ std::vector<TensorSpec> infer_placed(const Graph& g, const Op& op) {
   return {{out, arg(g, op, 0).dtype, op.rows.stored}};
 }
 
-std::vector<TensorSpec> infer_rows(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_rows_all_to_all(const Graph& g, const Op& op) {
   if (op.rows.round.of > 1 && !op.rows.irregular) return infer_round(g, op);
   if (op.attrs.contains("residents")) return infer_placed(g, op);
   const int64_t ranks = group_of(g, op).size;
@@ -119,31 +119,32 @@ std::vector<TensorSpec> infer_rows(const Graph& g, const Op& op) {
   return {{out, dtype, op.rows.stored}};
 }
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
-  std::vector<TensorSpec> specs = infer_rows(g, op);
-  expect_index(g, op, kChoiceSlot, {kAny, kAny});
-  if (has(op, kWeight)) expect_shape(g, op, kWeight, shape(g, op, kChoiceSlot));
+std::vector<TensorSpec> infer_all_to_all(const Graph& g, const Op& op) {
+  std::vector<TensorSpec> specs = infer_rows_all_to_all(g, op);
+  expect_index(g, op, kChoiceSlotAllToAll, {kAny, kAny});
+  if (has(op, kWeightAllToAll))
+    expect_shape(g, op, kWeightAllToAll, shape(g, op, kChoiceSlotAllToAll));
   if (attr_int(op, "dots") == 0) return specs;
-  if (!has(op, kWeight) || !has(op, kResults)) {
+  if (!has(op, kWeightAllToAll) || !has(op, kResults)) {
     throw user_error(
         "op '{}' (all_to_all): attribute 'dots' needs inputs {} (weight) and {} "
         "(results)",
-        op.name, kWeight, kResults);
+        op.name, kWeightAllToAll, kResults);
   }
   expect_shape(g, op, kResults, specs[0].shape);
-  specs.push_back({shape(g, op, kChoiceSlot), arg(g, op, kWeight).dtype});
+  specs.push_back({shape(g, op, kChoiceSlotAllToAll), arg(g, op, kWeightAllToAll).dtype});
   return specs;
 }
 
 /// Bytes that this rank sends, including those to itself; cost models divide by group members.
-Work work(const Graph& g, const Op& op, const WorkContext& context) {
+Work work_all_to_all(const Graph& g, const Op& op, const WorkContext& context) {
   const auto bytes = static_cast<double>(g.bytes(op.inputs[0]));
   if (!op.rows.irregular) return {.bytes = bytes};
   return {.bytes = bytes * context.slot_occupancy * share_of(op) * op.rows.occupancy};
 }
 
 /// Padded slots are cut along the capacity; counted rows (irregular) at the gate's row ends.
-std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
+std::vector<AxisTuple> axes_all_to_all(const Graph& g, const Op& op) {
   if (op.rows.irregular) {
     return {{{kRows, kRowEnds, kRowEnds, kWhole, kWhole, kWhole, 0, 0, kWhole}, {kRows}},
             {{kWhole, kRowEnds, kRowEnds, kWhole, kWhole, kWhole, 0, 0, kWhole}, {kRows}}};
@@ -153,7 +154,7 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   return {{{in, kWhole, kWhole, kWhole, kWhole}, {out}}};
 }
 
-TensorId rows_end(const Graph&, const Op& op, size_t) {
+TensorId rows_end_all_to_all(const Graph&, const Op& op, size_t) {
   return op.inputs[to_expert(op) ? 2 : 1];
 }
 
@@ -161,7 +162,7 @@ std::vector<AxisTuple> axes_counts(const Graph&, const Op&) {
   return {{{kRowEnds}, {kRowEnds}}};
 }
 
-void gradient(GradContext& c, OpId) {
+void gradient_all_to_all(GradContext& c, OpId) {
   const Op op = c.op();
   if (!c.needs(op.inputs[0])) return;
   RowUse rows = op.rows;
@@ -179,11 +180,11 @@ void gradient(GradContext& c, OpId) {
   }
   Attrs attrs = attrs_of(rows);
   attrs.insert(op.attrs.begin(), op.attrs.end());
-  const TensorId weight = input_or_none(op, kWeight);
+  const TensorId weight = input_or_none(op, kWeightAllToAll);
   const bool dots = weight.valid() && c.needs(weight);
-  if (has(op, kChoiceSlot)) {
+  if (has(op, kChoiceSlotAllToAll)) {
     inputs.resize(kResults + 1);
-    inputs[kChoiceSlot] = op.inputs[kChoiceSlot], inputs[kWeight] = weight;
+    inputs[kChoiceSlotAllToAll] = op.inputs[kChoiceSlotAllToAll], inputs[kWeightAllToAll] = weight;
     if (dots) inputs[kResults] = op.inputs[0];
     attrs["dots"] = int64_t{dots};
   }
@@ -204,7 +205,7 @@ Work work_counts(const Graph& g, const Op& op, const WorkContext&) {
   return {.bytes = static_cast<double>(g.bytes(op.inputs[0]))};
 }
 
-std::vector<size_t> counts(const Op& op) {
+std::vector<size_t> counts_all_to_all(const Op& op) {
   if (!op.rows.irregular) return {};
   return {1, 2, 3, 4, 5};
 }
@@ -230,14 +231,14 @@ const OpDef kAllToAll = {
                optional("weight", Role::kWeight),
                optional("results")},
     .outputs = {{"recv"}, with("dots", "dweight", Role::kWeight)},
-    .infer = infer,
-    .work = work,
-    .gradient = gradient,
-    .axes = axes,
+    .infer = infer_all_to_all,
+    .work = work_all_to_all,
+    .gradient = gradient_all_to_all,
+    .axes = axes_all_to_all,
     .begins = {{.input = 3, .of_input = 1}, {.input = 4, .of_input = 2}},
-    .rows_end = rows_end,
+    .rows_end = rows_end_all_to_all,
     .only_used_rows = [](const Op& op) { return op.rows.irregular; },
-    .host_inputs = counts};
+    .host_inputs = counts_all_to_all};
 
 const OpDef kExchangeCounts = {
     .name = "exchange_counts",

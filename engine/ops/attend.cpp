@@ -14,7 +14,7 @@ namespace moe::ops {
 namespace {
 
 constexpr const char *kKernels = "kernels", *kLibrary = "cudnn", *kOwn = "own";
-constexpr size_t kQueryOfDx = 3;  // the input q of attend_dx
+constexpr size_t kQueryOfDxAttend = 3;  // the input q of attend_dx
 
 /// Whether a device uses this project's kernels also where a library has some for the shape.
 bool own_kernels(const Op& op) {
@@ -43,7 +43,7 @@ int64_t own_queries(const Graph& g, const Op& op, kernels::AttentionShape s) {
   return s.seq / expect_context(g, op);
 }
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_attend(const Graph& g, const Op& op) {
   const kernels::AttentionShape s = attend_shape(g, op, 0);
   expect_shape(g, op, 3, {s.heads});
   const DType dtype = arg(g, op, 0).dtype;
@@ -89,11 +89,11 @@ Work seen_work(const Graph& g, const Op& op, size_t query, double of_keys, doubl
                     of_values);
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext&) {
+Work work_attend(const Graph& g, const Op& op, const WorkContext&) {
   return seen_work(g, op, 0, 1, 1);
 }
 
-void gradient(GradContext& c, OpId) {
+void gradient_attend(GradContext& c, OpId) {
   const Op op = c.op();
   const TensorId ctx = op.outputs[0], lse = op.outputs[1], sinks = input_or_none(op, 3);
   const size_t parts = std::min<size_t>(op.inputs.size(), 3);
@@ -118,11 +118,11 @@ void gradient(GradContext& c, OpId) {
 
 /// Can be cut along the batch only: a part of the positions would lack the keys before it, and the
 /// last axis of a q that holds k and v, too, is [3, heads, columns].
-std::vector<AxisTuple> axes(const Graph&, const Op&) {
+std::vector<AxisTuple> axes_attend(const Graph&, const Op&) {
   return {{{0, 0, 0, kWhole}, {0, 0}}};
 }
 
-Bytes scratch(const Graph& g, const Op& op, size_t query, Bytes elem_bytes) {
+Bytes scratch_attend(const Graph& g, const Op& op, size_t query, Bytes elem_bytes) {
   return attention_scratch(attend_shape(g, op, query), elem_bytes);
 }
 
@@ -135,7 +135,7 @@ kernels::AttentionIn<T> operands(const KernelCall<T>& c, size_t i, kernels::Atte
   return in;
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_attend = []<class T>(const KernelCall<T>& c) {
   const kernels::AttentionShape s = attend_shape(c.graph, c.op, 0);
   const kernels::AttentionIn<T> in = operands(c, 0, s);
   if (!c.op.attrs.contains("context")) {
@@ -148,31 +148,31 @@ constexpr auto run = []<class T>(const KernelCall<T>& c) {
   });
 };
 
-std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
-  const kernels::AttentionShape s = attend_shape(g, op, kQueryOfDx);
+std::vector<TensorSpec> infer_dx_attend(const Graph& g, const Op& op) {
+  const kernels::AttentionShape s = attend_shape(g, op, kQueryOfDxAttend);
   const int64_t queries = own_queries(g, op, s);
   const Shape ctx = {s.batch, queries, s.heads * s.value_dim};
   expect_shape(g, op, 0, ctx);
   expect_shape(g, op, 1, ctx);
   expect_shape(g, op, 2, {s.batch, s.heads, queries});
-  expect_shape(g, op, kQueryOfDx + 3, {s.heads});
+  expect_shape(g, op, kQueryOfDxAttend + 3, {s.heads});
   std::vector<TensorSpec> specs;
-  for (size_t i = kQueryOfDx; i < kQueryOfDx + 3 && has(op, i); ++i)
+  for (size_t i = kQueryOfDxAttend; i < kQueryOfDxAttend + 3 && has(op, i); ++i)
     specs.push_back({shape(g, op, i), arg(g, op, i).dtype});
   return specs;
 }
 
 /// Five products: the recomputed scores, dq and dk; dprob and dv.
-Work work_dx(const Graph& g, const Op& op, const WorkContext&) {
-  return seen_work(g, op, kQueryOfDx, 3, 2);
+Work work_dx_attend(const Graph& g, const Op& op, const WorkContext&) {
+  return seen_work(g, op, kQueryOfDxAttend, 3, 2);
 }
 
-constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
-  const kernels::AttentionShape s = attend_shape(c.graph, c.op, kQueryOfDx);
+constexpr auto run_dx_attend = []<class T>(const KernelCall<T>& c) {
+  const kernels::AttentionShape s = attend_shape(c.graph, c.op, kQueryOfDxAttend);
   const bool one = c.op.outputs.size() == 1;
   const auto out =
       one ? out_qkv<T>(c.out(0), s) : kernels::AttentionOut<T>{c.out(0), c.out(1), c.out(2)};
-  const kernels::AttentionIn<T> in = operands(c, kQueryOfDx, s);
+  const kernels::AttentionIn<T> in = operands(c, kQueryOfDxAttend, s);
   if (!c.op.attrs.contains("context")) {
     c.k.attention_dx(out, c.in(0), c.in(1), in, c.wide(2), s, c.scratch, c.stream);
     return;
@@ -318,29 +318,31 @@ const OpDef kAttend = {
         "scores",
     .inputs = {{"q", Role::kQuery}, optional("k"), optional("v"), optional("sinks")},
     .outputs = {{"ctx"}, {"lse"}},
-    .infer = infer,
-    .work = work,
-    .gradient = gradient,
-    .axes = axes,
-    .scratch_bytes = [](const Graph& g, const Op& op, Bytes b) { return scratch(g, op, 0, b); },
-    .run = any_type(run)};
+    .infer = infer_attend,
+    .work = work_attend,
+    .gradient = gradient_attend,
+    .axes = axes_attend,
+    .scratch_bytes = [](const Graph& g, const Op& op,
+                        Bytes b) { return scratch_attend(g, op, 0, b); },
+    .run = any_type(run_attend)};
 
-const OpDef kAttendDx = {.name = "attend_dx",
-                         .doc = "gradients of q, k and v through attend",
-                         .inputs = {{"dctx"},
-                                    {"ctx"},
-                                    {"lse"},
-                                    {"q", Role::kQuery},
-                                    optional("k"),
-                                    optional("v"),
-                                    optional("sinks")},
-                         .outputs = {{"dq"}, optional("dk"), optional("dv")},
-                         .infer = infer_dx,
-                         .work = work_dx,
-                         .gradient = no_gradient,
-                         .scratch_bytes = [](const Graph& g, const Op& op,
-                                             Bytes b) { return scratch(g, op, kQueryOfDx, b); },
-                         .run = any_type(run_dx)};
+const OpDef kAttendDx = {
+    .name = "attend_dx",
+    .doc = "gradients of q, k and v through attend",
+    .inputs = {{"dctx"},
+               {"ctx"},
+               {"lse"},
+               {"q", Role::kQuery},
+               optional("k"),
+               optional("v"),
+               optional("sinks")},
+    .outputs = {{"dq"}, optional("dk"), optional("dv")},
+    .infer = infer_dx_attend,
+    .work = work_dx_attend,
+    .gradient = no_gradient,
+    .scratch_bytes = [](const Graph& g, const Op& op,
+                        Bytes b) { return scratch_attend(g, op, kQueryOfDxAttend, b); },
+    .run = any_type(run_dx_attend)};
 
 const OpDef kAttendDsinks = {.name = "attend_dsinks",
                              .doc = "gradient of the sinks of attend [+ acc]",

@@ -14,8 +14,8 @@
 namespace moe::ops {
 namespace {
 
-constexpr size_t kQueryOfDx = 3;  // the input q of attend_step_dx
-constexpr size_t kSinks = 3;      // an input of attend_step and join_steps
+constexpr size_t kQueryOfDxAttendRing = 3;  // the input q of attend_step_dx
+constexpr size_t kSinks = 3;                // an input of attend_step and join_steps
 constexpr size_t kFirstPart = 4;  // the context and the log-sum-exp of step 0, of join_steps
 
 kernels::AttentionShape step_shape(const Graph& g, const Op& op, size_t query) {
@@ -30,7 +30,7 @@ kernels::AttentionShape step_shape(const Graph& g, const Op& op, size_t query) {
   return s;
 }
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_attend_ring(const Graph& g, const Op& op) {
   const kernels::AttentionShape s = step_shape(g, op, 0);
   expect_shape(g, op, kSinks, {s.heads});
   const DType dtype = arg(g, op, 0).dtype;
@@ -46,11 +46,11 @@ Work step_work(const Graph& g, const Op& op, size_t query, double of_keys, doubl
   return pairs_work(g, op, s, pairs, of_keys, of_values);
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext&) {
+Work work_attend_ring(const Graph& g, const Op& op, const WorkContext&) {
   return step_work(g, op, 0, 1, 1);
 }
-Work work_dx(const Graph& g, const Op& op, const WorkContext&) {
-  return step_work(g, op, kQueryOfDx, 3, 2);
+Work work_dx_attend_ring(const Graph& g, const Op& op, const WorkContext&) {
+  return step_work(g, op, kQueryOfDxAttendRing, 3, 2);
 }
 
 /// The queries of one of a rank's two parts of a sequence, and the keys of a rank that they see.
@@ -90,7 +90,7 @@ void each_part(const Graph& g, const Op& op, const kernels::AttentionShape& own,
   }
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_attend_ring = []<class T>(const KernelCall<T>& c) {
   const kernels::AttentionShape own = step_shape(c.graph, c.op, 0);
   each_part(c.graph, c.op, own, c.rank.rank, [&](const StepPart& p) {
     using W = kernels::Wide<T>;
@@ -105,22 +105,22 @@ constexpr auto run = []<class T>(const KernelCall<T>& c) {
   });
 };
 
-std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
-  const kernels::AttentionShape s = step_shape(g, op, kQueryOfDx);
+std::vector<TensorSpec> infer_dx_attend_ring(const Graph& g, const Op& op) {
+  const kernels::AttentionShape s = step_shape(g, op, kQueryOfDxAttendRing);
   const Shape ctx = {s.batch, s.seq, s.heads * s.value_dim};
   expect_shape(g, op, 0, ctx);
   expect_shape(g, op, 1, ctx);
   expect_shape(g, op, 2, {s.batch, s.heads, s.seq});
   std::vector<TensorSpec> specs;
-  for (size_t i = kQueryOfDx; i < kQueryOfDx + 3; ++i) {
+  for (size_t i = kQueryOfDxAttendRing; i < kQueryOfDxAttendRing + 3; ++i) {
     specs.push_back({shape(g, op, i), arg(g, op, i).dtype});
   }
   return specs;
 }
 
-constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
-  const kernels::AttentionShape own = step_shape(c.graph, c.op, kQueryOfDx);
-  const size_t q = kQueryOfDx;
+constexpr auto run_dx_attend_ring = []<class T>(const KernelCall<T>& c) {
+  const kernels::AttentionShape own = step_shape(c.graph, c.op, kQueryOfDxAttendRing);
+  const size_t q = kQueryOfDxAttendRing;
   start_from(c, c.out(1), nullptr, own.batch * own.seq * own.k_pitch);
   start_from(c, c.out(2), nullptr, own.batch * own.seq * own.v_pitch);
   each_part(c.graph, c.op, own, c.rank.rank, [&](const StepPart& p) {
@@ -131,7 +131,7 @@ constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
   });
 };
 
-std::vector<TensorSpec> infer_join(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_join_attend_ring(const Graph& g, const Op& op) {
   const int64_t steps = expect_context(g, op);
   if (op.inputs.size() != kFirstPart + static_cast<size_t>(2 * steps)) {
     throw user_error(
@@ -159,7 +159,7 @@ Work work_join(const Graph& g, const Op& op, const WorkContext&) {
           .bytes = bytes};
 }
 
-constexpr auto run_join = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_join_attend_ring = []<class T>(const KernelCall<T>& c) {
   using W = kernels::Wide<T>;
   const Shape &ctx = c.in_shape(kFirstPart), &lse = c.in_shape(kFirstPart + 1);
   const int64_t heads = lse[1], half = lse[2] / 2, columns = ctx[2] / heads;
@@ -195,7 +195,7 @@ std::pair<TensorId, TensorId> shifted(GradContext& c, const std::string& name, c
   return {g.out(id), g.out(id, 1)};
 }
 
-void gradient_join(GradContext& c, OpId) {
+void gradient_join_attend_ring(GradContext& c, OpId) {
   const Op op = c.op();
   const TensorId ctx = op.outputs[0], lse = op.outputs[1], dctx = c.grad(ctx), q = op.inputs[0];
   const TensorId sinks = input_or_none(op, kSinks);
@@ -281,25 +281,27 @@ const OpDef kAttendStep = {
         "ring; without any, the context is 0 and the log-sum-exp the lowest number",
     .inputs = {{"q", Role::kQuery}, {"k"}, {"v"}, optional("sinks")},
     .outputs = {{"ctx"}, {"lse"}},
-    .infer = infer,
-    .work = work,
+    .infer = infer_attend_ring,
+    .work = work_attend_ring,
     .gradient = no_gradient,
     .axes = axes_step,
     .scratch_bytes = [](const Graph& g, const Op& op,
                         Bytes b) { return attention_scratch(step_shape(g, op, 0), b); },
-    .run = any_type(run)};
+    .run = any_type(run_attend_ring)};
 
 const OpDef kAttendStepDx = {
     .name = "attend_step_dx",
     .doc = "gradients of q, k and v through one step, from the context and log-sum-exp of all",
     .inputs = {{"dctx"}, {"ctx"}, {"lse"}, {"q", Role::kQuery}, {"k"}, {"v"}},
     .outputs = {{"dq"}, {"dk"}, {"dv"}},
-    .infer = infer_dx,
-    .work = work_dx,
+    .infer = infer_dx_attend_ring,
+    .work = work_dx_attend_ring,
     .gradient = no_gradient,
-    .scratch_bytes = [](const Graph& g, const Op& op,
-                        Bytes b) { return attention_scratch(step_shape(g, op, kQueryOfDx), b); },
-    .run = any_type(run_dx)};
+    .scratch_bytes =
+        [](const Graph& g, const Op& op, Bytes b) {
+          return attention_scratch(step_shape(g, op, kQueryOfDxAttendRing), b);
+        },
+    .run = any_type(run_dx_attend_ring)};
 
 const OpDef kJoinSteps = {
     .name = "join_steps",
@@ -307,10 +309,10 @@ const OpDef kJoinSteps = {
     .bound = Bound::kBytes,
     .inputs = {{"q"}, {"k"}, {"v"}, optional("sinks"), several("parts", kMostTensors)},
     .outputs = {{"ctx"}, {"lse"}},
-    .infer = infer_join,
+    .infer = infer_join_attend_ring,
     .work = work_join,
-    .gradient = gradient_join,
+    .gradient = gradient_join_attend_ring,
     .axes = axes_join,
-    .run = wide_types(run_join)};
+    .run = wide_types(run_join_attend_ring)};
 
 }  // namespace moe::ops

@@ -5,9 +5,9 @@
 namespace moe::ops {
 namespace {
 
-constexpr int kMaxTensors = 1 << 16;
+constexpr int kMaxTensorsClip = 1 << 16;
 
-std::vector<TensorSpec> infer_sum(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_sum_clip(const Graph& g, const Op& op) {
   for (size_t i = 0; i < op.inputs.size(); ++i) expect_matrix(g, op, i, 1);
   return {{{kernels::kSquareSums}, wide_dtype(arg(g, op, 0).dtype)}};
 }
@@ -29,7 +29,7 @@ constexpr auto run_sum = []<class T>(const KernelCall<T>& c) {
   }
 };
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_clip(const Graph& g, const Op& op) {
   expect_shape(g, op, 0, {kernels::kSquareSums});
   std::vector<TensorSpec> specs;
   for (size_t i = 1; i < op.inputs.size(); ++i) {
@@ -38,11 +38,11 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return specs;
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext&) {
+Work work_clip(const Graph& g, const Op& op, const WorkContext&) {
   return {.bytes = io_bytes(g, op)};
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_clip = []<class T>(const KernelCall<T>& c) {
   const auto limit = static_cast<kernels::Wide<T>>(attr_double(c.op, "norm"));
   for (size_t i = 1; i < c.op.inputs.size(); ++i) {
     c.k.clip(c.wide_out(i - 1), c.wide(i), c.wide(0), limit, num_elements(c.in_shape(i)), c.stream);
@@ -55,9 +55,9 @@ const OpDef kSquareSum = {
     .name = "square_sum",
     .doc = "attr factor times the sum of the squares of all numbers, in parts",
     .bound = Bound::kBytes,
-    .inputs = {several("gradients", kMaxTensors)},
+    .inputs = {several("gradients", kMaxTensorsClip)},
     .outputs = {{"sum"}},
-    .infer = infer_sum,
+    .infer = infer_sum_clip,
     .work = work_sum,
     .gradient = no_gradient,
     .run = wide_types(run_sum)};
@@ -66,12 +66,12 @@ const OpDef kClipGradients = {
     .name = "clip_to_norm",
     .doc = "scales gradients down where their norm, the root of square_sum, is above attr norm",
     .bound = Bound::kBytes,
-    .inputs = {{"square_sum"}, several("gradients", kMaxTensors)},
-    .outputs = {several("clipped", kMaxTensors)},
-    .infer = infer,
-    .work = work,
+    .inputs = {{"square_sum"}, several("gradients", kMaxTensorsClip)},
+    .outputs = {several("clipped", kMaxTensorsClip)},
+    .infer = infer_clip,
+    .work = work_clip,
     .gradient = no_gradient,
     .alias_each = true,
-    .run = wide_types(run)};
+    .run = wide_types(run_clip)};
 
 }  // namespace moe::ops

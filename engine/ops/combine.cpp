@@ -6,15 +6,17 @@
 namespace moe::ops {
 namespace {
 
-constexpr size_t kSlots = 0, kWeight = 1, kChoiceSlot = 2, kResidual = 3, kSlotChoice = 4;
+constexpr size_t kSlots = 0, kWeightCombine = 1, kChoiceSlotCombine = 2, kResidual = 3,
+                 kSlotChoiceCombine = 4;
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_combine(const Graph& g, const Op& op) {
   expect_shape(g, op, kSlots, {kAny, kAny, kAny});
-  expect_shape(g, op, kWeight, {kAny, kAny});
+  expect_shape(g, op, kWeightCombine, {kAny, kAny});
   const Shape& slots = shape(g, op, kSlots);
-  const Shape& choices = shape(g, op, has(op, kWeight) ? kWeight : kChoiceSlot);
-  expect_index(g, op, kChoiceSlot, has(op, kWeight) ? choices : Shape{kAny, kAny});
-  expect_index(g, op, kSlotChoice, {slots[0], slots[1]});
+  const Shape& choices =
+      shape(g, op, has(op, kWeightCombine) ? kWeightCombine : kChoiceSlotCombine);
+  expect_index(g, op, kChoiceSlotCombine, has(op, kWeightCombine) ? choices : Shape{kAny, kAny});
+  expect_index(g, op, kSlotChoiceCombine, {slots[0], slots[1]});
   Shape y = token_shape(op, choices[0], slots[2]);
   if (has(op, kResidual)) {
     expect_rows(g, op, kResidual, choices[0], slots[2]);
@@ -23,16 +25,16 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{y, arg(g, op, kSlots).dtype}};
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext& context) {
+Work work_combine(const Graph& g, const Op& op, const WorkContext& context) {
   const double read = share_of(op) * context.slot_occupancy;
   const double unread = (1 - read) * static_cast<double>(g.bytes(op.inputs[kSlots]));
   const double backward_only =
-      has(op, kSlotChoice) ? static_cast<double>(g.bytes(op.inputs[kSlotChoice])) : 0;
+      has(op, kSlotChoiceCombine) ? static_cast<double>(g.bytes(op.inputs[kSlotChoiceCombine])) : 0;
   return {.flops = 2 * read * static_cast<double>(num_elements(shape(g, op, kSlots))),
           .bytes = io_bytes(g, op) - unread - backward_only};
 }
 
-std::vector<AxisTuple> axes(const Graph&, const Op&) {
+std::vector<AxisTuple> axes_combine(const Graph&, const Op&) {
   std::vector<AxisTuple> tuples;
   for (const int slots : {kRows, kWhole}) {
     for (const int slot_choice : {kRows, kWhole}) {
@@ -42,43 +44,44 @@ std::vector<AxisTuple> axes(const Graph&, const Op&) {
   return tuples;
 }
 
-void gradient(GradContext& c, OpId) {
+void gradient_combine(GradContext& c, OpId) {
   const Op op = c.op();
   const TensorId dy = c.grad(op.outputs[0]), slots = op.inputs[kSlots];
-  const TensorId weight = op.inputs[kWeight], residual = input_or_none(op, kResidual);
-  const Shape& choices = shape(c.graph(), op, kChoiceSlot);
+  const TensorId weight = op.inputs[kWeightCombine], residual = input_or_none(op, kResidual);
+  const Shape& choices = shape(c.graph(), op, kChoiceSlotCombine);
   if (c.needs(residual)) c.add(residual, dy);
   if (c.needs(slots)) {
-    if (!has(op, kSlotChoice)) {
+    if (!has(op, kSlotChoiceCombine)) {
       throw user_error(
           "op '{}' (combine): its gradient needs input {}, slot_choice, which is absent", op.name,
-          kSlotChoice);
+          kSlotChoiceCombine);
     }
     Attrs attrs;
     const int64_t stored = c.graph().tensor(slots).stored_rows;
     if (stored > 0) attrs["stored"] = stored;
     if (!weight.valid()) attrs["k"] = choices[1];
-    const OpId dx = c.emit("combine_dx", "dx", {dy, weight, op.inputs[kSlotChoice]}, attrs);
+    const OpId dx = c.emit("combine_dx", "dx", {dy, weight, op.inputs[kSlotChoiceCombine]}, attrs);
     c.add(slots, c.graph().out(dx));
   }
   if (c.needs(weight)) {
-    const OpId dw = c.emit("combine_dweight", "dweight", {dy, slots, op.inputs[kChoiceSlot]});
+    const OpId dw =
+        c.emit("combine_dweight", "dweight", {dy, slots, op.inputs[kChoiceSlotCombine]});
     c.add(weight, c.graph().out(dw));
   }
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
-  const Shape& choices = c.in_shape(kChoiceSlot);
+constexpr auto run_combine = []<class T>(const KernelCall<T>& c) {
+  const Shape& choices = c.in_shape(kChoiceSlotCombine);
   const int64_t tokens = choices[0], k = choices[1], hidden = cols_of(c.in_shape(kSlots));
-  if (!has(c.op, kWeight)) {
-    return c.k.dispatch_dx(c.out(0), c.in(kSlots), c.in_i32(kChoiceSlot), c.in(kResidual), tokens,
-                           k, hidden, c.stream);
+  if (!has(c.op, kWeightCombine)) {
+    return c.k.dispatch_dx(c.out(0), c.in(kSlots), c.in_i32(kChoiceSlotCombine), c.in(kResidual),
+                           tokens, k, hidden, c.stream);
   }
-  c.k.combine(c.out(0), c.in(kSlots), c.wide(kWeight), c.in_i32(kChoiceSlot), c.in(kResidual),
-              tokens, k, hidden, c.stream);
+  c.k.combine(c.out(0), c.in(kSlots), c.wide(kWeightCombine), c.in_i32(kChoiceSlotCombine),
+              c.in(kResidual), tokens, k, hidden, c.stream);
 };
 
-std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_dx_combine(const Graph& g, const Op& op) {
   expect_shape(g, op, 1, {kAny, kAny});
   const Shape& dy = expect_matrix(g, op, 0);
   if (has(op, 1)) {
@@ -91,7 +94,7 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   return {{{slots[0], slots[1], cols_of(dy)}, arg(g, op, 0).dtype, op.rows.stored}};
 }
 
-Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
+Work work_dx_combine(const Graph& g, const Op& op, const WorkContext& context) {
   const auto slots = static_cast<double>(g.bytes(op.outputs[0]));
   const double written = op.rows.stored > 0 ? context.slot_occupancy : 1;
   return {.flops = context.slot_occupancy *
@@ -101,7 +104,7 @@ Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
                    written * static_cast<double>(g.bytes(op.inputs[2]))};
 }
 
-constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_dx_combine = []<class T>(const KernelCall<T>& c) {
   const int64_t hidden = c.out_shape(0)[2];
   const int64_t slots = stored_elements(c.graph.tensor(c.op.outputs[0])) / hidden;
   if (!has(c.op, 1)) {
@@ -143,12 +146,12 @@ const OpDef kCombine = {.name = "combine",
                                    optional("residual", Role::kAdded),
                                    optional("slot_choice", Role::kSlotChoice)},
                         .outputs = {{"y"}},
-                        .infer = infer,
-                        .work = work,
-                        .gradient = gradient,
-                        .axes = axes,
+                        .infer = infer_combine,
+                        .work = work_combine,
+                        .gradient = gradient_combine,
+                        .axes = axes_combine,
                         .only_used_rows = on_any,
-                        .run = any_type(run)};
+                        .run = any_type(run_combine)};
 
 const OpDef kCombineDx = {
     .name = "combine_dx",
@@ -159,10 +162,10 @@ const OpDef kCombineDx = {
     .bound = Bound::kBytes,
     .inputs = {{"dy"}, optional("weight", Role::kWeight), {"slot_choice", Role::kSlotChoice}},
     .outputs = {{"dslots", Role::kSlots}},
-    .infer = infer_dx,
-    .work = work_dx,
+    .infer = infer_dx_combine,
+    .work = work_dx_combine,
     .gradient = no_gradient,
-    .run = any_type(run_dx)};
+    .run = any_type(run_dx_combine)};
 
 const OpDef kCombineDweight = {
     .name = "combine_dweight",

@@ -28,7 +28,7 @@ Shape shadow_shape(const Op& op, Shape parameter, const ShadowRange& range) {
       op.name);
 }
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_copy_experts(const Graph& g, const Op& op) {
   const PlacementBounds bounds = bounds_of(op);
   expect_placement(g, op, 0, bounds);
   std::vector<TensorSpec> specs;
@@ -70,7 +70,7 @@ Work work_residents(const Graph&, const Op&, const WorkContext&) {
   return {};
 }
 
-void gradient(GradContext& c, OpId) {
+void gradient_copy_experts(GradContext& c, OpId) {
   const Op op = c.op();
   std::vector<TensorId> inputs = {op.inputs[0]};
   for (const TensorId shadow : op.outputs) inputs.push_back(c.grad(shadow));
@@ -93,7 +93,7 @@ size_t num_parameters(const Op& op) {
   return (op.inputs.size() - 1) / (shadow_ranges(op).size() + 1);
 }
 
-std::vector<TensorSpec> infer_back(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_back_copy_experts(const Graph& g, const Op& op) {
   const PlacementBounds bounds = bounds_of(op);
   expect_placement(g, op, 0, bounds);
   const std::vector<ShadowRange> ranges = shadow_ranges(op);
@@ -138,7 +138,7 @@ Bytes scratch_back(const Graph& g, const Op& op, Bytes elem_bytes) {
   return (sums + std::max(at_shadows, at_owners)) * elem_bytes;
 }
 
-std::vector<TensorSpec> infer_sum(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_sum_copy_experts(const Graph& g, const Op& op) {
   const PlacementBounds bounds = bounds_of(op);
   expect_placement(g, op, 0, bounds);
   std::vector<TensorSpec> specs;
@@ -177,7 +177,7 @@ Bytes scratch_migrate(const Graph& g, const Op& op, Bytes elem_bytes) {
   return elements * elem_bytes;
 }
 
-constexpr int kMaxTensors = 64;
+constexpr int kMaxTensorsCopyExperts = 64;
 
 }  // namespace
 
@@ -241,11 +241,11 @@ const OpDef kCopyExperts = {
     .lane = LaneKind::kComm,
     .collective = Collective::kExperts,
     .payload = Payload::kShadows,
-    .inputs = {{"placement", Role::kPlacement}, several("experts", kMaxTensors)},
-    .outputs = {several("shadows", 2 * kMaxTensors)},
-    .infer = infer,
+    .inputs = {{"placement", Role::kPlacement}, several("experts", kMaxTensorsCopyExperts)},
+    .outputs = {several("shadows", 2 * kMaxTensorsCopyExperts)},
+    .infer = infer_copy_experts,
     .work = work_shadows,
-    .gradient = gradient,
+    .gradient = gradient_copy_experts,
     .loose_slots = true,
     .host_inputs = first_input};
 
@@ -257,9 +257,9 @@ const OpDef kReturnGradients = {
     .lane = LaneKind::kComm,
     .collective = Collective::kExperts,
     .payload = Payload::kShadowGradients,
-    .inputs = {{"placement", Role::kPlacement}, several("gradients", 2 * kMaxTensors)},
-    .outputs = {several("sums", kMaxTensors)},
-    .infer = infer_back,
+    .inputs = {{"placement", Role::kPlacement}, several("gradients", 2 * kMaxTensorsCopyExperts)},
+    .outputs = {several("sums", kMaxTensorsCopyExperts)},
+    .infer = infer_back_copy_experts,
     .work = work_shadows,
     .gradient = no_gradient,
     .loose_slots = true,
@@ -272,9 +272,9 @@ const OpDef kSumResidents = {
     .lane = LaneKind::kComm,
     .collective = Collective::kExperts,
     .payload = Payload::kResidentGradients,
-    .inputs = {{"placement", Role::kPlacement}, several("gradients", kMaxTensors)},
-    .outputs = {several("sums", kMaxTensors)},
-    .infer = infer_sum,
+    .inputs = {{"placement", Role::kPlacement}, several("gradients", kMaxTensorsCopyExperts)},
+    .outputs = {several("sums", kMaxTensorsCopyExperts)},
+    .infer = infer_sum_copy_experts,
     .work = work_residents,
     .gradient = no_gradient,
     .alias_each = true,
@@ -290,7 +290,7 @@ const OpDef kMigrate = {
     .payload = Payload::kResidents,
     .inputs = {{"placement", Role::kPlacement},
                {"next", Role::kNextPlacement},
-               several("experts", kMaxTensors)},
+               several("experts", kMaxTensorsCopyExperts)},
     .infer = infer_migrate,
     .work = work_residents,
     .gradient = no_gradient,

@@ -9,7 +9,7 @@
 namespace moe::ops {
 namespace {
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_count_part(const Graph& g, const Op& op) {
   expect_index(g, op, 0, {kAny, kAny});
   const int64_t experts = expect_attr(op, "experts", 1);
   expect_attr(op, "capacity", 1);
@@ -17,7 +17,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{{experts}, DType::kI32}};
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_count_part = []<class T>(const KernelCall<T>& c) {
   const int64_t choices = num_elements(c.in_shape(0)), experts = c.out_shape(0)[0];
   const auto capacity = static_cast<int32_t>(attr_int(c.op, "capacity"));
   int32_t* const end = c.out_i32(0);
@@ -39,10 +39,10 @@ const OpDef kCountPart = {
     .doc = "slots that these choices hold at each expert, plus used_before",
     .inputs = {{"choice_slot", Role::kChoiceSlot}, optional("used_before", Role::kUsedBefore)},
     .outputs = {{"used_after", Role::kUsedBefore}},
-    .infer = infer,
+    .infer = infer_count_part,
     .work = work_moves,
     .gradient = no_gradient,
-    .run = wide_types(run),
+    .run = wide_types(run_count_part),
     .on_host = always};
 
 }  // namespace moe::ops

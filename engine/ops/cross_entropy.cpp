@@ -13,7 +13,7 @@
 namespace moe::ops {
 namespace {
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_cross_entropy(const Graph& g, const Op& op) {
   const Shape& logits = expect_matrix(g, op, 0);
   const Tensor& targets = arg(g, op, 1);
   if (targets.dtype != DType::kI32 || num_elements(targets.shape) != rows_of(logits)) {
@@ -25,12 +25,12 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{{1}, DType::kF64}, {logits, arg(g, op, 0).dtype}};
 }
 
-void gradient(GradContext& c, OpId) {
+void gradient_cross_entropy(GradContext& c, OpId) {
   const Op op = c.op();
   if (c.needs(op.inputs[0])) c.add(op.inputs[0], op.outputs[1]);
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_cross_entropy = []<class T>(const KernelCall<T>& c) {
   const Shape& logits = c.in_shape(0);
   const int64_t pitch = cols_of(logits);
   copy(c, c.out(1), c.in(0), num_elements(logits));
@@ -66,7 +66,7 @@ constexpr auto run_sums = []<class T>(const KernelCall<T>& c) {
   }
 };
 
-std::vector<TensorSpec> infer_split(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_split_cross_entropy(const Graph& g, const Op& op) {
   expect_targets(g, op);
   Shape sums = shape(g, op, 0);
   sums.back() = 2 * expect_attr(op, "copies", 1);
@@ -74,7 +74,7 @@ std::vector<TensorSpec> infer_split(const Graph& g, const Op& op) {
   return {{{1}, DType::kF64}, {shape(g, op, 0), arg(g, op, 0).dtype}};
 }
 
-constexpr auto run_split = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_split_cross_entropy = []<class T>(const KernelCall<T>& c) {
   const int64_t rows = rows_of(c.in_shape(0)), cols = cols_of(c.in_shape(0));
   const int64_t parts = attr_int(c.op, "copies");
   const double scale = attr_double(c.op, "scale", 1.0);
@@ -123,12 +123,12 @@ const OpDef kCrossEntropySplit = {
         "all copies' losses",
     .inputs = {{"logits", Role::kScores}, {"targets", Role::kIds}, {"sums"}},
     .outputs = {{"loss"}, {"dlogits"}},
-    .infer = infer_split,
+    .infer = infer_split_cross_entropy,
     .work = work_each<4>,
-    .gradient = gradient,
+    .gradient = gradient_cross_entropy,
     .loss = Loss::kModel,
     .may_alias = {{1, 0}},
-    .run = wide_types(run_split),
+    .run = wide_types(run_split_cross_entropy),
     .on_host = always};
 
 const OpDef kCrossEntropy = {
@@ -139,12 +139,12 @@ const OpDef kCrossEntropy = {
         "gradient of the others is 0",
     .inputs = {{"logits", Role::kScores}, {"targets", Role::kIds}},
     .outputs = {{"loss"}, {"dlogits"}},
-    .infer = infer,
+    .infer = infer_cross_entropy,
     .work = work_each<6>,
-    .gradient = gradient,
+    .gradient = gradient_cross_entropy,
     .loss = Loss::kModel,
     .may_alias = {{1, 0}},
-    .run = any_type(run)};
+    .run = any_type(run_cross_entropy)};
 
 namespace {
 

@@ -6,7 +6,7 @@
 namespace moe::ops {
 namespace {
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_dispatch(const Graph& g, const Op& op) {
   const Shape& x = expect_matrix(g, op, 0);
   expect_index(g, op, 1, {kAny, kAny});
   expect_index(g, op, 2, {rows_of(x), expect_attr(op, "k", 1)});
@@ -23,7 +23,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 
 /// Reads the rows of tokens that have a slot; writes all slots, or only those in use if the op is
 /// one part of a batch or its output is packed.
-Work work(const Graph& g, const Op& op, const WorkContext& context) {
+Work work_dispatch(const Graph& g, const Op& op, const WorkContext& context) {
   const auto slots = static_cast<double>(g.bytes(op.outputs[0]));
   const auto index = static_cast<double>(g.bytes(op.inputs[1]));
   if (is_part(op) || op.rows.stored > 0) {
@@ -32,11 +32,11 @@ Work work(const Graph& g, const Op& op, const WorkContext& context) {
   return {.bytes = slots * (1 + context.slot_occupancy) + index};
 }
 
-std::vector<AxisTuple> axes(const Graph&, const Op&) {
+std::vector<AxisTuple> axes_dispatch(const Graph&, const Op&) {
   return {{{0, kRows, 0, kRowEnds, kWhole}, {kRows}}, {{0, kWhole, 0, kRowEnds, kWhole}, {kRows}}};
 }
 
-void gradient(GradContext& c, OpId) {
+void gradient_dispatch(GradContext& c, OpId) {
   const Op op = c.op();
   const TensorId x = op.inputs[0];
   if (!c.needs(x)) return;
@@ -49,7 +49,7 @@ void gradient(GradContext& c, OpId) {
   c.set(x, c.graph().out(dx));
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_dispatch = []<class T>(const KernelCall<T>& c) {
   const Shape& out = c.out_shape(0);
   const int64_t k = attr_int(c.op, "k", 1), hidden = out[2];
   if (!is_part(c.op)) {
@@ -67,7 +67,7 @@ constexpr auto run = []<class T>(const KernelCall<T>& c) {
   });
 };
 
-std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_dx_dispatch(const Graph& g, const Op& op) {
   expect_shape(g, op, 0, {kAny, kAny, kAny});
   expect_index(g, op, 1, {kAny, kAny});
   const Shape dx = token_shape(op, shape(g, op, 1)[0], shape(g, op, 0)[2]);
@@ -75,14 +75,14 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   return {{dx, arg(g, op, 0).dtype}};
 }
 
-Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
+Work work_dx_dispatch(const Graph& g, const Op& op, const WorkContext& context) {
   const double slots = context.slot_occupancy * static_cast<double>(g.bytes(op.inputs[0]));
   const double rows = static_cast<double>(g.bytes(op.outputs[0])) * (has(op, 2) ? 2 : 1);
   return {.flops = context.slot_occupancy * static_cast<double>(num_elements(shape(g, op, 0))),
           .bytes = slots + rows + static_cast<double>(g.bytes(op.inputs[1]))};
 }
 
-constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_dx_dispatch = []<class T>(const KernelCall<T>& c) {
   const Shape& choice = c.in_shape(1);
   c.k.dispatch_dx(c.out(0), c.in(0), c.in_i32(1), c.in(2), choice[0], choice[1],
                   cols_of(c.in_shape(0)), c.stream);
@@ -101,14 +101,14 @@ const OpDef kDispatch = {
                optional("counts", Role::kCounts),
                optional("begin", Role::kBegin)},
     .outputs = {{"slots", Role::kSlots}},
-    .infer = infer,
-    .work = work,
-    .gradient = gradient,
-    .axes = axes,
+    .infer = infer_dispatch,
+    .work = work_dispatch,
+    .gradient = gradient_dispatch,
+    .axes = axes_dispatch,
     .begins = {{.input = 4, .of_input = 3}},
     .rows_end = ends_in<3>,
     .only_used_rows = on_any,
-    .run = any_type(run),
+    .run = any_type(run_dispatch),
     .host_inputs = [](const Op& op) {
       return is_part(op) ? std::vector<size_t>{3, 4} : std::vector<size_t>{};
     }};
@@ -121,10 +121,10 @@ const OpDef kDispatchDx = {
                {"choice_slot", Role::kChoiceSlot},
                optional("acc", Role::kAdded)},
     .outputs = {{"dx"}},
-    .infer = infer_dx,
-    .work = work_dx,
+    .infer = infer_dx_dispatch,
+    .work = work_dx_dispatch,
     .gradient = no_gradient,
     .may_alias = {{0, 2}},
-    .run = any_type(run_dx)};
+    .run = any_type(run_dx_dispatch)};
 
 }  // namespace moe::ops

@@ -6,49 +6,51 @@
 namespace moe::ops {
 namespace {
 
-constexpr size_t kWeight = 0, kSlotChoice = 1, kChoiceSlot = 2;
+constexpr size_t kWeightDispatchWeight = 0, kSlotChoiceDispatchWeight = 1,
+                 kChoiceSlotDispatchWeight = 2;
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
-  expect_shape(g, op, kWeight, {kAny, kAny});
-  expect_index(g, op, kSlotChoice, {kAny, kAny});
-  expect_index(g, op, kChoiceSlot, shape(g, op, kWeight));
-  const Shape& slots = shape(g, op, kSlotChoice);
-  return {{{slots[0], slots[1], 1}, arg(g, op, kWeight).dtype, op.rows.stored}};
+std::vector<TensorSpec> infer_dispatch_weight(const Graph& g, const Op& op) {
+  expect_shape(g, op, kWeightDispatchWeight, {kAny, kAny});
+  expect_index(g, op, kSlotChoiceDispatchWeight, {kAny, kAny});
+  expect_index(g, op, kChoiceSlotDispatchWeight, shape(g, op, kWeightDispatchWeight));
+  const Shape& slots = shape(g, op, kSlotChoiceDispatchWeight);
+  return {{{slots[0], slots[1], 1}, arg(g, op, kWeightDispatchWeight).dtype, op.rows.stored}};
 }
 
 /// Reads and writes one number per row, by its index.
-Work work(const Graph& g, const Op& op, const WorkContext& context) {
+Work work_dispatch_weight(const Graph& g, const Op& op, const WorkContext& context) {
   const double used = op.rows.stored > 0 ? context.slot_occupancy : 1;
-  return {.bytes =
-              static_cast<double>(g.bytes(op.inputs[kWeight])) +
-              used * static_cast<double>(g.bytes(op.inputs[kSlotChoice]) + g.bytes(op.outputs[0]))};
+  return {.bytes = static_cast<double>(g.bytes(op.inputs[kWeightDispatchWeight])) +
+                   used * static_cast<double>(g.bytes(op.inputs[kSlotChoiceDispatchWeight]) +
+                                              g.bytes(op.outputs[0]))};
 }
 
-void gradient(GradContext& c, OpId) {
+void gradient_dispatch_weight(GradContext& c, OpId) {
   const Op op = c.op();
-  if (!c.needs(op.inputs[kWeight])) return;
-  const OpId dw = c.emit(kDispatchWeightDx, "dx", {c.grad(op.outputs[0]), op.inputs[kChoiceSlot]});
-  c.add(op.inputs[kWeight], c.graph().out(dw));
+  if (!c.needs(op.inputs[kWeightDispatchWeight])) return;
+  const OpId dw = c.emit(kDispatchWeightDx, "dx",
+                         {c.grad(op.outputs[0]), op.inputs[kChoiceSlotDispatchWeight]});
+  c.add(op.inputs[kWeightDispatchWeight], c.graph().out(dw));
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
-  c.k.gather(c.wide_out(0), c.wide(kWeight), c.in_i32(kSlotChoice),
+constexpr auto run_dispatch_weight = []<class T>(const KernelCall<T>& c) {
+  c.k.gather(c.wide_out(0), c.wide(kWeightDispatchWeight), c.in_i32(kSlotChoiceDispatchWeight),
              stored_elements(c.graph.tensor(c.op.outputs[0])), c.stream);
 };
 
-std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_dx_dispatch_weight(const Graph& g, const Op& op) {
   expect_shape(g, op, 0, {kAny, kAny, 1});
   expect_index(g, op, 1, {kAny, kAny});
   return {{shape(g, op, 1), arg(g, op, 0).dtype}};
 }
 
 /// Reads one number per choice that has a slot.
-Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
+Work work_dx_dispatch_weight(const Graph& g, const Op& op, const WorkContext& context) {
   return {.bytes = context.slot_occupancy * static_cast<double>(g.bytes(op.inputs[0])) +
                    static_cast<double>(g.bytes(op.inputs[1]) + g.bytes(op.outputs[0]))};
 }
 
-constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_dx_dispatch_weight = []<class T>(const KernelCall<T>& c) {
   c.k.gather(c.wide_out(0), c.wide(0), c.in_i32(1), num_elements(c.in_shape(1)), c.stream);
 };
 
@@ -63,11 +65,11 @@ const OpDef kDispatchWeight = {
                {"slot_choice", Role::kSlotChoice},
                {"choice_slot", Role::kChoiceSlot}},
     .outputs = {{"slots", Role::kSlots}},
-    .infer = infer,
-    .work = work,
-    .gradient = gradient,
+    .infer = infer_dispatch_weight,
+    .work = work_dispatch_weight,
+    .gradient = gradient_dispatch_weight,
     .only_used_rows = on_any,
-    .run = any_type(run)};
+    .run = any_type(run_dispatch_weight)};
 
 const OpDef kDispatchWeightDx = {
     .name = "dispatch_weight_dx",
@@ -75,9 +77,9 @@ const OpDef kDispatchWeightDx = {
     .bound = Bound::kBytes,
     .inputs = {{"dslots", Role::kSlots}, {"choice_slot", Role::kChoiceSlot}},
     .outputs = {{"dweight", Role::kWeight}},
-    .infer = infer_dx,
-    .work = work_dx,
+    .infer = infer_dx_dispatch_weight,
+    .work = work_dx_dispatch_weight,
     .gradient = no_gradient,
-    .run = any_type(run_dx)};
+    .run = any_type(run_dx_dispatch_weight)};
 
 }  // namespace moe::ops

@@ -81,7 +81,7 @@ Shape one_column(Shape shape) {
 }
 
 template <class Form>
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_elementwise(const Graph& g, const Op& op) {
   const Shape& a = expect_matrix(g, op, 0, 1);
   for (size_t i = 1; i < Form::kValues; ++i) {
     if (!has(op, i)) continue;
@@ -99,7 +99,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 }
 
 template <class Form>
-Work work(const Graph& g, const Op& op, const WorkContext& context) {
+Work work_elementwise(const Graph& g, const Op& op, const WorkContext& context) {
   return each_row_work(g, op, context,
                        Form::kFlops * static_cast<double>(num_elements(shape(g, op, 0))));
 }
@@ -107,7 +107,7 @@ Work work(const Graph& g, const Op& op, const WorkContext& context) {
 /// Can be cut along any axis except that of which an operand has one column, or along the rows in
 /// use.
 template <class Form>
-std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
+std::vector<AxisTuple> axes_elementwise(const Graph& g, const Op& op) {
   std::vector<size_t> of_rows;
   bool last = cols_of(g.tensor(op.outputs[0]).shape) == cols_of(shape(g, op, 0));
   for (size_t i = 0; i < Form::kValues; ++i) {
@@ -128,7 +128,7 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
 }
 
 template <class Form>
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_elementwise = []<class T>(const KernelCall<T>& c) {
   for_each_rows(c, 0, 1, [&](int64_t first, int64_t rows, int64_t) {
     const auto rows_at = [&](size_t i) -> const T* {
       if (i >= Form::kValues || c.in(i) == nullptr) return nullptr;
@@ -191,7 +191,7 @@ void gradient_map(GradContext& c, const OpDef& dx) {
 }
 
 std::vector<TensorSpec> infer_row_dot(const Graph& g, const Op& op) {
-  std::vector<TensorSpec> specs = infer<RowDotForm>(g, op);
+  std::vector<TensorSpec> specs = infer_elementwise<RowDotForm>(g, op);
   specs[0].shape = one_column(specs[0].shape);
   return specs;
 }
@@ -201,7 +201,7 @@ std::vector<TensorSpec> infer_scale(const Graph& g, const Op& op) {
     throw user_error("op '{}' (scale): attribute 'factor' must be given, a number", op.name);
   }
   attr_double(op, "factor", 1);
-  return infer<MapForm<Map::kScale>>(g, op);
+  return infer_elementwise<MapForm<Map::kScale>>(g, op);
 }
 
 /// Returns the definition of an op, whose inputs are `values` and the counts of rows in use.
@@ -213,13 +213,13 @@ OpDef each_row_op(const char* name, const char* doc, std::vector<Operand> values
   def.inputs.push_back(optional("recv_counts", Role::kRecvCounts));
   def.inputs.push_back(optional("recv_begin", Role::kRecvBegin));
   def.outputs = {{"y"}};
-  def.infer = infer<Form>;
-  def.work = work<Form>;
-  def.axes = axes<Form>;
+  def.infer = infer_elementwise<Form>;
+  def.work = work_elementwise<Form>;
+  def.axes = axes_elementwise<Form>;
   def.begins = {{.input = counts + 1, .of_input = counts}};
   def.rows_end = end_of_rows;
   def.only_used_rows = only_used;
-  def.run = any_type(run<Form>);
+  def.run = any_type(run_elementwise<Form>);
   def.host_inputs = counted<Form::kValues, Form::kValues + 1>;
   return def;
 }

@@ -5,7 +5,7 @@
 namespace moe::ops {
 namespace {
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_embedding(const Graph& g, const Op& op) {
   expect_index(g, op, 0, {kAny, kAny});
   expect_shape(g, op, 1, {kAny, kAny});
   const Shape& ids = shape(g, op, 0);
@@ -15,14 +15,14 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 }
 
 /// Only the rows of wte for this batch's tokens are read.
-Work work(const Graph& g, const Op& op, const WorkContext&) {
+Work work_embedding(const Graph& g, const Op& op, const WorkContext&) {
   const Bytes out = g.bytes(op.outputs[0]);
   return {.flops = static_cast<double>(num_elements(g.tensor(op.outputs[0]).shape)),
           .bytes = static_cast<double>(2 * out + g.bytes(op.inputs[0]) +
                                        (has(op, 2) ? g.bytes(op.inputs[2]) : 0))};
 }
 
-void gradient(GradContext& c, OpId) {
+void gradient_embedding(GradContext& c, OpId) {
   const Op op = c.op();
   const TensorId wte = op.inputs[1], wpe = input_or_none(op, 2);
   if (!c.needs(wte) && !c.needs(wpe)) return;
@@ -39,11 +39,11 @@ void gradient(GradContext& c, OpId) {
 }
 
 /// Can be cut along the batch, or along the positions (then the rows of wpe are cut as well).
-std::vector<AxisTuple> axes(const Graph&, const Op&) {
+std::vector<AxisTuple> axes_embedding(const Graph&, const Op&) {
   return {{{0, kWhole, kWhole}, {0}}, {{1, kWhole, 0}, {1}}};
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_embedding = []<class T>(const KernelCall<T>& c) {
   const Shape& out = c.out_shape(0);
   c.k.embedding(c.out(0), c.in_i32(0), c.wide(1), c.wide(2), out[0] * out[1], out[1], out[2],
                 c.stream);
@@ -54,7 +54,7 @@ bool has_positions(const Op& op) {
   return attr_int(op, "positions", 1) != 0;
 }
 
-std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_dw_embedding(const Graph& g, const Op& op) {
   expect_index(g, op, 1, {kAny, kAny});
   const Shape& ids = shape(g, op, 1);
   expect_shape(g, op, 0, {ids[0], ids[1], kAny});
@@ -72,7 +72,7 @@ std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   return tables;
 }
 
-constexpr auto run_dw = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_dw_embedding = []<class T>(const KernelCall<T>& c) {
   const Shape& dx = c.in_shape(0);
   const int64_t tokens = dx[0] * dx[1];
   c.k.embedding_dwte(c.wide_out(0), c.in_i32(1), c.in(0), c.wide(2), tokens, c.out_shape(0)[0],
@@ -88,11 +88,11 @@ const OpDef kEmbedding = {.name = "embedding",
                           .bound = Bound::kBytes,
                           .inputs = {{"ids", Role::kIds}, {"wte", Role::kTable}, optional("wpe")},
                           .outputs = {{"x"}},
-                          .infer = infer,
-                          .work = work,
-                          .gradient = gradient,
-                          .axes = axes,
-                          .run = any_type(run)};
+                          .infer = infer_embedding,
+                          .work = work_embedding,
+                          .gradient = gradient_embedding,
+                          .axes = axes_embedding,
+                          .run = any_type(run_embedding)};
 
 const OpDef kEmbeddingDw = {
     .name = "embedding_dw",
@@ -101,10 +101,10 @@ const OpDef kEmbeddingDw = {
         "positions=0: without that of wpe",
     .inputs = {{"dx"}, {"ids", Role::kIds}, optional("acc_wte"), optional("acc_wpe")},
     .outputs = {{"dwte", Role::kTable}, optional("dwpe")},
-    .infer = infer_dw,
+    .infer = infer_dw_embedding,
     .work = work_each<2>,
     .gradient = no_gradient,
     .may_alias = {{0, 2}, {1, 3}},
-    .run = any_type(run_dw)};
+    .run = any_type(run_dw_embedding)};
 
 }  // namespace moe::ops

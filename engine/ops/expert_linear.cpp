@@ -23,7 +23,7 @@ std::vector<kernels::Product<T>>& no_products() {
 }
 
 /// Returns the shape of the rows, input i. Throws UserError if they, `counts` or attrs are wrong.
-const Shape& expect_blocks(const Graph& g, const Op& op, size_t i, size_t counts) {
+const Shape& expect_blocks_expert_linear(const Graph& g, const Op& op, size_t i, size_t counts) {
   const Shape& x = expect_matrix(g, op, i, 3);
   if (x.size() > 4) expect_shape(g, op, i, {kAny, kAny, kAny, kAny});
   only_used(op);  // throws if the attribute is wrong
@@ -33,8 +33,9 @@ const Shape& expect_blocks(const Graph& g, const Op& op, size_t i, size_t counts
 
 /// Work of the products. Row tensors count in proportion to the rows in use, weights and biases in
 /// full. `row_inputs`: which inputs are row tensors; the outputs are, but for gradients of weights.
-Work gemm_work(const Graph& g, const Op& op, const WorkContext& context, MatrixWork::Of of,
-               const Shape& w, std::initializer_list<size_t> row_inputs, double gelu_each = 0) {
+Work gemm_work_expert_linear(const Graph& g, const Op& op, const WorkContext& context,
+                             MatrixWork::Of of, const Shape& w,
+                             std::initializer_list<size_t> row_inputs, double gelu_each = 0) {
   const bool out = of != MatrixWork::Of::kDw;
   const double share = used_share(op, context);
   double unused = 0;
@@ -59,7 +60,7 @@ Work gemm_work(const Graph& g, const Op& op, const WorkContext& context, MatrixW
 
 /// Can be cut along counted rows (rows = "used"); otherwise along the capacity, which is the axis
 /// before the last, or along the output features.
-std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
+std::vector<AxisTuple> axes_expert_linear(const Graph& g, const Op& op) {
   if (only_used(op)) {
     return and_gelu(op, {{{kRows, kWhole, kWhole, kRowEnds, kWhole}, {kRows}},
                          {{kWhole, kWhole, kWhole, kRowEnds, kWhole}, {kRows}}});
@@ -70,8 +71,8 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
                        {{kWhole, 1, 1, kWhole, kWhole}, {last}}});
 }
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
-  const Shape& x = expect_blocks(g, op, 0, 3);
+std::vector<TensorSpec> infer_expert_linear(const Graph& g, const Op& op) {
+  const Shape& x = expect_blocks_expert_linear(g, op, 0, 3);
   if (has(op, 4)) expect_index(g, op, 4, shape(g, op, 3));
   expect_shape(g, op, 1, {x[0], kAny, cols_of(x)});
   Shape y = x;
@@ -81,11 +82,12 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return std::vector<TensorSpec>(with_gelu(op) ? 2 : 1, rows_like(arg(g, op, 0), y));
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext& context) {
-  return gemm_work(g, op, context, MatrixWork::Of::kResult, shape(g, op, 1), {0}, kGeluFlops);
+Work work_expert_linear(const Graph& g, const Op& op, const WorkContext& context) {
+  return gemm_work_expert_linear(g, op, context, MatrixWork::Of::kResult, shape(g, op, 1), {0},
+                                 kGeluFlops);
 }
 
-void gradient(GradContext& c, OpId) {
+void gradient_expert_linear(GradContext& c, OpId) {
   const Op op = c.op();
   refuse_gradient(op);
   const TensorId dy = c.grad(op.outputs[0]), x = op.inputs[0], w = op.inputs[1];
@@ -106,7 +108,7 @@ void gradient(GradContext& c, OpId) {
   if (bias.valid()) c.set(bias, c.graph().out(dw, 1));
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_expert_linear = []<class T>(const KernelCall<T>& c) {
   const Blocks b = blocks_of(c.graph, c.op, 0);
   const int64_t out = c.in_shape(1)[1], in = c.in_shape(1)[2];
   using W = kernels::Wide<T>;
@@ -131,8 +133,8 @@ constexpr auto run = []<class T>(const KernelCall<T>& c) {
   if (gelu) zero_unused(c, c.out(1), b, c.in_i32(3), out);
 };
 
-std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
-  const Shape& dy = expect_blocks(g, op, 0, 3);
+std::vector<TensorSpec> infer_dx_expert_linear(const Graph& g, const Op& op) {
+  const Shape& dy = expect_blocks_expert_linear(g, op, 0, 3);
   expect_shape(g, op, 1, {dy[0], cols_of(dy), kAny});
   Shape dx = dy;
   dx.back() = shape(g, op, 1)[2];
@@ -141,11 +143,12 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   return {rows_like(arg(g, op, 0), dx)};
 }
 
-Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
-  return gemm_work(g, op, context, MatrixWork::Of::kDx, shape(g, op, 1), {0, 2, 4}, kGeluDxFlops);
+Work work_dx_expert_linear(const Graph& g, const Op& op, const WorkContext& context) {
+  return gemm_work_expert_linear(g, op, context, MatrixWork::Of::kDx, shape(g, op, 1), {0, 2, 4},
+                                 kGeluDxFlops);
 }
 
-constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_dx_expert_linear = []<class T>(const KernelCall<T>& c) {
   const Blocks b = blocks_of(c.graph, c.op, 0);
   const int64_t out = c.in_shape(1)[1], in = c.in_shape(1)[2];
   using W = kernels::Wide<T>;
@@ -166,8 +169,8 @@ constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
   if (acc == nullptr) zero_unused(c, c.out(0), b, c.in_i32(3), in);
 };
 
-std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
-  const Shape& dy = expect_blocks(g, op, 0, 4);
+std::vector<TensorSpec> infer_dw_expert_linear(const Graph& g, const Op& op) {
+  const Shape& dy = expect_blocks_expert_linear(g, op, 0, 4);
   Shape x = dy;
   x.back() = kAny;
   expect_shape(g, op, 1, x);
@@ -181,11 +184,12 @@ std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   return specs;
 }
 
-Work work_dw(const Graph& g, const Op& op, const WorkContext& context) {
-  return gemm_work(g, op, context, MatrixWork::Of::kDw, g.tensor(op.outputs[0]).shape, {0, 1});
+Work work_dw_expert_linear(const Graph& g, const Op& op, const WorkContext& context) {
+  return gemm_work_expert_linear(g, op, context, MatrixWork::Of::kDw, g.tensor(op.outputs[0]).shape,
+                                 {0, 1});
 }
 
-constexpr auto run_dw = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_dw_expert_linear = []<class T>(const KernelCall<T>& c) {
   const Blocks b = blocks_of(c.graph, c.op, 0);
   const int64_t out = c.out_shape(0)[1], in = c.out_shape(0)[2];
   const bool with_bias = c.op.outputs.size() > 1;
@@ -225,15 +229,15 @@ const OpDef kExpertLinear = {
                optional("recv_counts", Role::kRecvCounts),
                optional("recv_begin", Role::kRecvBegin)},
     .outputs = {{"y"}, with("gelu", "z")},
-    .infer = infer,
-    .work = work,
-    .gradient = gradient,
-    .axes = axes,
+    .infer = infer_expert_linear,
+    .work = work_expert_linear,
+    .gradient = gradient_expert_linear,
+    .axes = axes_expert_linear,
     .begins = {{.input = 4, .of_input = 3}},
     .rows_end = ends_in<3>,
     .only_used_rows = only_used,
     .rounds = {1},
-    .run = any_type(run),
+    .run = any_type(run_expert_linear),
     .host_inputs = counted<3, 4>};
 
 const OpDef kExpertLinearDx = {
@@ -246,12 +250,12 @@ const OpDef kExpertLinearDx = {
                optional("recv_counts", Role::kRecvCounts),
                with("gelu", "sum", Role::kSum)},
     .outputs = {{"dx"}},
-    .infer = infer_dx,
-    .work = work_dx,
+    .infer = infer_dx_expert_linear,
+    .work = work_dx_expert_linear,
     .gradient = no_gradient,
     .may_alias = {{0, 2}},
     .rounds = {1},
-    .run = any_type(run_dx),
+    .run = any_type(run_dx_expert_linear),
     .host_inputs = counted<3>};
 
 const OpDef kExpertLinearDw = {
@@ -264,11 +268,11 @@ const OpDef kExpertLinearDw = {
                optional("acc_b"),
                optional("recv_counts", Role::kRecvCounts)},
     .outputs = {{"dw"}, with("bias", "db")},
-    .infer = infer_dw,
-    .work = work_dw,
+    .infer = infer_dw_expert_linear,
+    .work = work_dw_expert_linear,
     .gradient = no_gradient,
     .may_alias = {{0, 2}, {1, 3}},
-    .run = any_type(run_dw),
+    .run = any_type(run_dw_expert_linear),
     .host_inputs = counted<4>};
 
 }  // namespace moe::ops

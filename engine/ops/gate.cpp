@@ -59,7 +59,7 @@ double weight_scale(const Op& op) {
 }
 
 /// Returns attrs groups, top_groups and group_score; without groups, all experts in one.
-ExpertGroups groups_of(const Op& op) {
+ExpertGroups groups_of_gate(const Op& op) {
   if (!op.attrs.contains("groups")) {
     for (const char* key : {"top_groups", "group_score"}) {
       if (!op.attrs.contains(key)) continue;
@@ -123,7 +123,7 @@ std::vector<TensorSpec> infer_gate(const Graph& g, const Op& op) {
         op.name, columns, experts);
   }
   weight_scale(op);
-  check(groups_of(op), experts, expect_attr(op, "k", 1),
+  check(groups_of_gate(op), experts, expect_attr(op, "k", 1),
         fmt::format("op '{}' (gate): attribute", op.name));
   const DType dtype = arg(g, op, 0).dtype;
   return {{{tokens, experts}, dtype},         {{tokens, columns}, dtype},
@@ -269,7 +269,7 @@ constexpr auto run_gate = []<class T>(const KernelCall<T>& c) {
                             .counts = c.out_i32(5),
                             .first_token = attr_int(c.op, "first_token", 0),
                             .part = is_part(c.op)};
-  const ExpertGroups groups = groups_of(c.op);
+  const ExpertGroups groups = groups_of_gate(c.op);
   if (has(c.op, kAllLogits)) {
     route_together(c, groups, maps);
   } else {
@@ -285,7 +285,7 @@ constexpr auto run_gate = []<class T>(const KernelCall<T>& c) {
 Bytes gate_scratch(const Graph& g, const Op& op, Bytes elem_bytes) {
   const Bytes scores = routed_tokens(g, op) * shape(g, op, 0)[1];
   const bool own = !has(op, kAllLogits);  // else its logits and probabilities stand before
-  if (own && elem_bytes != 8 && !has(op, 3) && !groups_of(op).limits()) return 0;
+  if (own && elem_bytes != 8 && !has(op, 3) && !groups_of_gate(op).limits()) return 0;
   return scores * (static_cast<Bytes>(sizeof(float)) + (own ? 0 : 2 * elem_bytes));
 }
 

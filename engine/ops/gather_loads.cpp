@@ -40,17 +40,17 @@ void expect_placement(const Graph& graph, const Op& op, size_t i, const Placemen
 
 namespace {
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_gather_loads(const Graph& g, const Op& op) {
   expect_index(g, op, 0, {kAny});
   return {{{group_of(g, op).size, shape(g, op, 0)[0]}, DType::kI32}};
 }
 
 /// A rank receives the counts of all ranks, and sends as many bytes.
-Work work(const Graph& g, const Op& op, const WorkContext&) {
+Work work_gather_loads(const Graph& g, const Op& op, const WorkContext&) {
   return {.bytes = static_cast<double>(g.bytes(op.outputs[0]))};
 }
 
-std::vector<AxisTuple> axes(const Graph&, const Op&) {
+std::vector<AxisTuple> axes_gather_loads(const Graph&, const Op&) {
   return {{{kRowEnds}, {kRowEnds}}};
 }
 
@@ -70,7 +70,7 @@ Of of(const Op& op) {
                    what);
 }
 
-std::vector<TensorSpec> infer_rows(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_rows_gather_loads(const Graph& g, const Op& op) {
   const PlacementBounds bounds = bounds_of(op);
   expect_index(g, op, 0, {g.num_ranks, bounds.experts});
   expect_placement(g, op, 1, bounds);
@@ -98,7 +98,7 @@ void check_part(const Op& op, const Placement& placement) {
   }
 }
 
-constexpr auto run_rows = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_rows_gather_loads = []<class T>(const KernelCall<T>& c) {
   const Placement placement = placement_in(c, 1);
   if (is_part(c.op)) check_part(c.op, placement);
   const PlacementBounds& b = placement.bounds();
@@ -166,10 +166,10 @@ const OpDef kGatherLoads = {.name = "gather_loads",
                             .payload = Payload::kLoads,
                             .inputs = {{"counts", Role::kCounts}},
                             .outputs = {{"loads", Role::kLoads}},
-                            .infer = infer,
-                            .work = work,
+                            .infer = infer_gather_loads,
+                            .work = work_gather_loads,
                             .gradient = no_gradient,
-                            .axes = axes};
+                            .axes = axes_gather_loads};
 
 const OpDef kSlotRows = {
     .name = "slot_rows",
@@ -179,11 +179,11 @@ const OpDef kSlotRows = {
     .moe = MoeOp::kSlotRows,
     .inputs = {{"loads", Role::kLoads}, {"placement", Role::kPlacement}},
     .outputs = {{"rows", Role::kRecvCounts}},
-    .infer = infer_rows,
+    .infer = infer_rows_gather_loads,
     .work = work_moves,
     .gradient = no_gradient,
     .axes = axes_rows,
-    .run = wide_types(run_rows),
+    .run = wide_types(run_rows_gather_loads),
     .on_host = always};
 
 }  // namespace moe::ops

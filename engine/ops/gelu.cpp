@@ -19,32 +19,32 @@ void expect_bias(const Graph& g, const Op& op, size_t x, size_t bias) {
 }
 
 /// Returns the number of row blocks with separate biases: El for a bias [El,n], else 1.
-int64_t groups_of(const Graph& g, const Op& op, size_t bias) {
+int64_t groups_of_gelu(const Graph& g, const Op& op, size_t bias) {
   return has(op, bias) && shape(g, op, bias).size() == 2 ? shape(g, op, bias)[0] : 1;
 }
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_gelu(const Graph& g, const Op& op) {
   const Shape& x = expect_matrix(g, op, 0);
   expect_bias(g, op, 0, 1);
   expect_row_counts(g, op, 0);
   return {rows_like(arg(g, op, 0), x)};
 }
 
-double elements(const Graph& g, const Op& op) {
+double elements_gelu(const Graph& g, const Op& op) {
   return static_cast<double>(num_elements(shape(g, op, 0)));
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext& context) {
-  return each_row_work(g, op, context, kGeluFlops * elements(g, op));
+Work work_gelu(const Graph& g, const Op& op, const WorkContext& context) {
+  return each_row_work(g, op, context, kGeluFlops * elements_gelu(g, op));
 }
 
-Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
-  return each_row_work(g, op, context, kGeluDxFlops * elements(g, op));
+Work work_dx_gelu(const Graph& g, const Op& op, const WorkContext& context) {
+  return each_row_work(g, op, context, kGeluDxFlops * elements_gelu(g, op));
 }
 
 /// Can be cut along any axis, together with the bias where it has that axis; with rows = "used",
 /// along the rows in use.
-std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
+std::vector<AxisTuple> axes_gelu(const Graph& g, const Op& op) {
   if (only_used(op)) return used_row_cuts(g, op, {0});
   if (op.rows.is_cut()) return {};
   const int rank = static_cast<int>(shape(g, op, 0).size());
@@ -62,14 +62,14 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
 /// Calls f(first element, number of rows, its bias or null) for each run of rows to compute.
 template <class T, class F>
 void for_each_group(const KernelCall<T>& c, size_t x, size_t bias, F f) {
-  const int64_t cols = cols_of(c.in_shape(x)), groups = groups_of(c.graph, c.op, bias);
+  const int64_t cols = cols_of(c.in_shape(x)), groups = groups_of_gelu(c.graph, c.op, bias);
   for_each_rows(c, x, groups, [&](int64_t first, int64_t rows, int64_t e) {
     const auto* all = c.wide(bias);
     f(first * cols, rows, all == nullptr || groups == 1 ? all : all + e * cols);
   });
 }
 
-void gradient(GradContext& c, OpId) {
+void gradient_gelu(GradContext& c, OpId) {
   const Op op = c.op();
   const TensorId x = op.inputs[0], bias = input_or_none(op, 1);
   if (!c.needs(x) && !c.needs(bias)) return;
@@ -88,14 +88,14 @@ void gradient(GradContext& c, OpId) {
   c.set(bias, c.graph().out(c.emit("bias_grad", "dw", summed, attrs, true)));
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_gelu = []<class T>(const KernelCall<T>& c) {
   const int64_t cols = cols_of(c.in_shape(0));
   for_each_group(c, 0, 1, [&](int64_t at, int64_t rows, const auto* bias) {
     c.k.gelu(c.out(0) + at, c.in(0) + at, bias, rows, cols, c.stream);
   });
 };
 
-std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_dx_gelu(const Graph& g, const Op& op) {
   const Shape& x = expect_matrix(g, op, 1);
   expect_shape(g, op, 0, x);
   expect_bias(g, op, 1, 2);
@@ -103,7 +103,7 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   return {rows_like(arg(g, op, 1), x)};
 }
 
-constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_dx_gelu = []<class T>(const KernelCall<T>& c) {
   const int64_t cols = cols_of(c.in_shape(1));
   for_each_group(c, 1, 2, [&](int64_t at, int64_t rows, const auto* bias) {
     c.k.gelu_dx(c.out(0) + at, c.in(0) + at, c.in(1) + at, bias, rows, cols, c.stream);
@@ -121,14 +121,14 @@ const OpDef kGelu = {.name = "gelu",
                                 optional("recv_counts", Role::kRecvCounts),
                                 optional("recv_begin", Role::kRecvBegin)},
                      .outputs = {{"y"}},
-                     .infer = infer,
-                     .work = work,
-                     .gradient = gradient,
-                     .axes = axes,
+                     .infer = infer_gelu,
+                     .work = work_gelu,
+                     .gradient = gradient_gelu,
+                     .axes = axes_gelu,
                      .begins = {{.input = 3, .of_input = 2}},
                      .rows_end = end_of_rows,
                      .only_used_rows = only_used,
-                     .run = any_type(run),
+                     .run = any_type(run_gelu),
                      .host_inputs = counted<2, 3>};
 
 const OpDef kGeluDx = {.name = "gelu_dx",
@@ -140,11 +140,11 @@ const OpDef kGeluDx = {.name = "gelu_dx",
                                   optional("bias", Role::kBias),
                                   optional("recv_counts", Role::kRecvCounts)},
                        .outputs = {{"dx"}},
-                       .infer = infer_dx,
-                       .work = work_dx,
+                       .infer = infer_dx_gelu,
+                       .work = work_dx_gelu,
                        .gradient = no_gradient,
                        .may_alias = {{0, 0}},
-                       .run = any_type(run_dx),
+                       .run = any_type(run_dx_gelu),
                        .host_inputs = counted<3>};
 
 }  // namespace moe::ops

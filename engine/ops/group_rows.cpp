@@ -30,33 +30,34 @@ Shape changed(const Graph& g, const Op& op, bool gathers) {
 }
 
 template <bool kGathers>
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_group_rows(const Graph& g, const Op& op) {
   return {{changed(g, op, kGathers), arg(g, op, 0).dtype}};
 }
 
 /// The larger side is the message: a block per member.
 template <bool kGathers>
-TensorId message(const Op& op) {
+TensorId message_group_rows(const Op& op) {
   return kGathers ? op.outputs[0] : op.inputs[0];
 }
 
 template <bool kGathers>
-Work work(const Graph& g, const Op& op, const WorkContext&) {
-  return {.bytes = static_cast<double>(g.bytes(message<kGathers>(op)))};
+Work work_group_rows(const Graph& g, const Op& op, const WorkContext&) {
+  return {.bytes = static_cast<double>(g.bytes(message_group_rows<kGathers>(op)))};
 }
 
 /// Returns the bytes in which blocks are packed; 0 where the members' are neighbours.
 template <bool kGathers>
-Bytes scratch(const Graph& g, const Op& op, Bytes elem_bytes) {
+Bytes scratch_group_rows(const Graph& g, const Op& op, Bytes elem_bytes) {
   int64_t outer = 1;
   for (int64_t a = 0; a < attr_int(op, "axis"); ++a)
     outer *= shape(g, op, 0)[static_cast<size_t>(a)];
   const bool neighbours = outer == 1 && !op.attrs.contains("context");
-  return neighbours ? 0 : num_elements(g.tensor(message<kGathers>(op)).shape) * elem_bytes;
+  return neighbours ? 0
+                    : num_elements(g.tensor(message_group_rows<kGathers>(op)).shape) * elem_bytes;
 }
 
 template <bool kGathers>
-void gradient(GradContext& c, OpId) {
+void gradient_group_rows(GradContext& c, OpId) {
   const Op op = c.op();
   if (!c.needs(op.inputs[0])) return;
   const Graph& g = c.graph();
@@ -70,7 +71,7 @@ void gradient(GradContext& c, OpId) {
 }
 
 /// Can be cut along the axes before that which it joins or divides.
-std::vector<AxisTuple> axes(const Graph&, const Op& op) {
+std::vector<AxisTuple> axes_group_rows(const Graph&, const Op& op) {
   std::vector<AxisTuple> tuples;
   for (int a = 0; a < static_cast<int>(attr_int(op, "axis")); ++a) tuples.push_back({{a}, {a}});
   return tuples;
@@ -86,11 +87,11 @@ const OpDef kGatherRows = {
     .payload = Payload::kActivations,
     .inputs = {{"x"}},
     .outputs = {{"y"}},
-    .infer = infer<true>,
-    .work = work<true>,
-    .gradient = gradient<true>,
-    .axes = axes,
-    .scratch_bytes = scratch<true>};
+    .infer = infer_group_rows<true>,
+    .work = work_group_rows<true>,
+    .gradient = gradient_group_rows<true>,
+    .axes = axes_group_rows,
+    .scratch_bytes = scratch_group_rows<true>};
 
 const OpDef kScatterRows = {
     .name = "scatter_rows",
@@ -102,10 +103,10 @@ const OpDef kScatterRows = {
     .payload = Payload::kActivations,
     .inputs = {{"x"}},
     .outputs = {{"y"}},
-    .infer = infer<false>,
-    .work = work<false>,
-    .gradient = gradient<false>,
-    .axes = axes,
-    .scratch_bytes = scratch<false>};
+    .infer = infer_group_rows<false>,
+    .work = work_group_rows<false>,
+    .gradient = gradient_group_rows<false>,
+    .axes = axes_group_rows,
+    .scratch_bytes = scratch_group_rows<false>};
 
 }  // namespace moe::ops

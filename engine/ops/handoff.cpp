@@ -7,9 +7,9 @@
 namespace moe::ops {
 namespace {
 
-constexpr int kMaxTensors = 2;  // of both ranks
+constexpr int kMaxTensorsHandoff = 2;  // of both ranks
 
-Work work(const Graph& g, const Op& op, const WorkContext&) {
+Work work_handoff(const Graph& g, const Op& op, const WorkContext&) {
   const std::vector<TensorId>& tensors = op.outputs.empty() ? op.inputs : op.outputs;
   return {.bytes = static_cast<double>(g.bytes(tensors[0]))};
 }
@@ -32,7 +32,7 @@ std::vector<TensorSpec> infer_receive(const Graph& g, const Op& op) {
   return {{std::move(shape), *dtype}};
 }
 
-std::vector<TensorSpec> infer_sum(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_sum_handoff(const Graph& g, const Op& op) {
   std::vector<TensorSpec> specs;
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     specs.push_back({expect_matrix(g, op, i, 1), arg(g, op, i).dtype});
@@ -72,7 +72,7 @@ const OpDef kSend = {
     .payload = Payload::kHandoff,
     .inputs = {{"sent", Role::kAny}},
     .infer = infer_send,
-    .work = work,
+    .work = work_handoff,
     .gradient = gradient_of_send};
 
 const OpDef kReceive = {.name = "receive",
@@ -86,7 +86,7 @@ const OpDef kReceive = {.name = "receive",
                         .inputs = {optional("sent", Role::kAny)},
                         .outputs = {{"received", Role::kAny}},
                         .infer = infer_receive,
-                        .work = work,
+                        .work = work_handoff,
                         .gradient = gradient_of_receive};
 
 const OpDef kSumCopies = {
@@ -97,10 +97,10 @@ const OpDef kSumCopies = {
     .lane = LaneKind::kComm,
     .collective = Collective::kHandoff,
     .payload = Payload::kHandoff,
-    .inputs = {several("gradients", kMaxTensors)},
-    .outputs = {several("sums", kMaxTensors)},
-    .infer = infer_sum,
-    .work = work,
+    .inputs = {several("gradients", kMaxTensorsHandoff)},
+    .outputs = {several("sums", kMaxTensorsHandoff)},
+    .infer = infer_sum_handoff,
+    .work = work_handoff,
     .gradient = no_gradient};
 
 }  // namespace moe::ops

@@ -49,7 +49,7 @@ kernels::HeadColumns columns_of_parts(const Graph& g, const Op& op) {
   return {heads, cols_of(first) / heads, second / in_second, shared(op)};
 }
 
-std::vector<TensorSpec> infer_split(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_split_heads(const Graph& g, const Op& op) {
   const kernels::HeadColumns columns = columns_of_whole(g, op);
   const Shape& x = shape(g, op, 0);
   const DType dtype = arg(g, op, 0).dtype;
@@ -57,7 +57,7 @@ std::vector<TensorSpec> infer_split(const Graph& g, const Op& op) {
           {with_cols(x, columns.row_of_second()), dtype}};
 }
 
-std::vector<TensorSpec> infer_join(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_join_heads(const Graph& g, const Op& op) {
   const Tensor& first = arg(g, op, 0);
   if (arg(g, op, 1).dtype != first.dtype) {
     throw user_error("op '{}' (join_heads): inputs '{}' and '{}' must have the same type", op.name,
@@ -67,7 +67,7 @@ std::vector<TensorSpec> infer_join(const Graph& g, const Op& op) {
 }
 
 /// Only shared columns of split_heads are computed, not copied.
-Work work(const Graph& g, const Op& op, const WorkContext&) {
+Work work_heads(const Graph& g, const Op& op, const WorkContext&) {
   const bool sums = op.outputs.size() == 2 && shared(op);
   return elementwise_work(g, op, sums ? static_cast<double>(num_elements(shape(g, op, 0))) : 0);
 }
@@ -78,7 +78,7 @@ Attrs attrs_of(const Op& op) {
   return attrs;
 }
 
-void gradient_split(GradContext& c, OpId) {
+void gradient_split_heads(GradContext& c, OpId) {
   const Op op = c.op();
   const TensorId x = op.inputs[0];
   if (!c.needs(x)) return;
@@ -92,7 +92,7 @@ void gradient_split(GradContext& c, OpId) {
                                 attrs_of(op))));
 }
 
-void gradient_join(GradContext& c, OpId) {
+void gradient_join_heads(GradContext& c, OpId) {
   const Op op = c.op();
   if (!c.needs(op.inputs[0]) && !c.needs(op.inputs[1])) return;
   Attrs attrs = attrs_of(op);
@@ -105,7 +105,7 @@ void gradient_join(GradContext& c, OpId) {
 
 /// Can be cut along any axis but the last.
 template <size_t kInputs, size_t kOutputs>
-std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
+std::vector<AxisTuple> axes_heads(const Graph& g, const Op& op) {
   std::vector<AxisTuple> tuples;
   for (int a = 0; a + 1 < static_cast<int>(shape(g, op, 0).size()); ++a) {
     tuples.push_back({std::vector<int>(kInputs, a), std::vector<int>(kOutputs, a)});
@@ -113,12 +113,12 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   return tuples;
 }
 
-constexpr auto run_split = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_split_heads = []<class T>(const KernelCall<T>& c) {
   c.k.split_heads(c.out(0), c.out(1), c.in(0), columns_of_whole(c.graph, c.op),
                   rows_of(c.in_shape(0)), c.stream);
 };
 
-constexpr auto run_join = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_join_heads = []<class T>(const KernelCall<T>& c) {
   c.k.join_heads(c.out(0), c.in(0), c.in(1), columns_of_parts(c.graph, c.op),
                  rows_of(c.in_shape(0)), c.stream);
 };
@@ -133,11 +133,11 @@ const OpDef kSplitHeads = {
     .bound = Bound::kBytes,
     .inputs = {{"x"}},
     .outputs = {{"first"}, {"second"}},
-    .infer = infer_split,
-    .work = work,
-    .gradient = gradient_split,
-    .axes = axes<1, 2>,
-    .run = any_type(run_split)};
+    .infer = infer_split_heads,
+    .work = work_heads,
+    .gradient = gradient_split_heads,
+    .axes = axes_heads<1, 2>,
+    .run = any_type(run_split_heads)};
 
 const OpDef kJoinHeads = {
     .name = "join_heads",
@@ -147,10 +147,10 @@ const OpDef kJoinHeads = {
     .bound = Bound::kBytes,
     .inputs = {{"first"}, {"second"}},
     .outputs = {{"x"}},
-    .infer = infer_join,
-    .work = work,
-    .gradient = gradient_join,
-    .axes = axes<2, 1>,
-    .run = any_type(run_join)};
+    .infer = infer_join_heads,
+    .work = work_heads,
+    .gradient = gradient_join_heads,
+    .axes = axes_heads<2, 1>,
+    .run = any_type(run_join_heads)};
 
 }  // namespace moe::ops

@@ -9,14 +9,14 @@
 namespace moe::ops {
 namespace {
 
-constexpr int kMaxParts = 1 << 16;
+constexpr int kMaxPartsJoinRows = 1 << 16;
 
 /// Returns k, the number of parts. Inputs 0 .. k-1 are the row ends, inputs k .. 2k-1 the parts.
 size_t num_parts(const Op& op) {
   return static_cast<size_t>(expect_attr(op, "parts", 1));
 }
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_join_rows(const Graph& g, const Op& op) {
   const size_t k = num_parts(op);
   if (op.inputs.size() != 2 * k) {
     throw user_error(
@@ -54,7 +54,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 }
 
 /// Bytes: only rows that no token uses are written, of which packed rows have few.
-Work work(const Graph& g, const Op& op, const WorkContext& context) {
+Work work_join_rows(const Graph& g, const Op& op, const WorkContext& context) {
   if (g.tensor(op.outputs[0]).stored_rows > 0) return {};
   return {.bytes = (1 - context.slot_occupancy) * static_cast<double>(g.bytes(op.outputs[0]))};
 }
@@ -133,7 +133,7 @@ void join(const KernelCall<T>& c) {
   }
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_join_rows = []<class T>(const KernelCall<T>& c) {
   if (c.graph.tensor(c.op.outputs[0]).dtype == DType::kI32) {
     join<int32_t>(c);
   } else {
@@ -158,15 +158,15 @@ const OpDef kJoinRows = {.name = "join_rows",
                          .doc =
                              "joins parts that each hold rows up to their row end; unused rows are "
                              "cleared, or left as they are with attr view=1",
-                         .inputs = {several("ends_and_parts", 2 * kMaxParts, Role::kAny)},
+                         .inputs = {several("ends_and_parts", 2 * kMaxPartsJoinRows, Role::kAny)},
                          .outputs = {{"whole", Role::kAny}},
-                         .infer = infer,
-                         .work = work,
+                         .infer = infer_join_rows,
+                         .work = work_join_rows,
                          .gradient = no_gradient,
                          .pieces = pieces,
                          .joins_parts = true,
                          .view = is_view,
-                         .run = any_type(run),
+                         .run = any_type(run_join_rows),
                          .host_inputs = row_ends,
                          .on_host = clears_on_host};
 

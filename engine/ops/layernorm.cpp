@@ -5,7 +5,7 @@
 namespace moe::ops {
 namespace {
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_layernorm(const Graph& g, const Op& op) {
   const Shape& x = expect_matrix(g, op, 0);
   expect_shape(g, op, 1, {cols_of(x)});
   expect_shape(g, op, 2, {cols_of(x)});
@@ -13,7 +13,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{x, dtype}, {{rows_of(x)}, stats}, {{rows_of(x)}, stats}};
 }
 
-void gradient(GradContext& c, OpId) {
+void gradient_layernorm(GradContext& c, OpId) {
   const Op op = c.op();
   const TensorId x = op.inputs[0], gamma = op.inputs[1], beta = op.inputs[2];
   const TensorId dy = c.grad(op.outputs[0]), mean = op.outputs[1], rstd = op.outputs[2];
@@ -30,11 +30,11 @@ void gradient(GradContext& c, OpId) {
 }
 
 /// Can be cut along the batch only: in the flat axis of mean and rstd, no other cut is contiguous.
-std::vector<AxisTuple> axes(const Graph&, const Op&) {
+std::vector<AxisTuple> axes_layernorm(const Graph&, const Op&) {
   return {{{0, kWhole, kWhole}, {0, 0, 0}}};
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_layernorm = []<class T>(const KernelCall<T>& c) {
   const Shape& x = c.in_shape(0);
   c.k.layernorm(c.out(0), c.wide_out(1), c.wide_out(2), c.in(0), c.wide(1), c.wide(2), rows_of(x),
                 cols_of(x), c.stream);
@@ -48,7 +48,7 @@ void expect_saved(const Graph& g, const Op& op) {
   expect_shape(g, op, 3, {rows_of(x)});
 }
 
-std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_dx_layernorm(const Graph& g, const Op& op) {
   expect_saved(g, op);
   const Shape& x = shape(g, op, 1);
   expect_shape(g, op, 4, {cols_of(x)});
@@ -56,13 +56,13 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   return {{x, arg(g, op, 1).dtype}};
 }
 
-constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_dx_layernorm = []<class T>(const KernelCall<T>& c) {
   const Shape& x = c.in_shape(1);
   c.k.layernorm_dx(c.out(0), c.in(0), c.in(1), c.wide(2), c.wide(3), c.wide(4), c.in(5), rows_of(x),
                    cols_of(x), c.stream);
 };
 
-std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_dw_layernorm(const Graph& g, const Op& op) {
   expect_saved(g, op);
   const int64_t cols = cols_of(shape(g, op, 1));
   const DType dtype = gradient_dtype(op, arg(g, op, 1).dtype);
@@ -71,7 +71,7 @@ std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   return {{{cols}, dtype}, {{cols}, dtype}};
 }
 
-constexpr auto run_dw = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_dw_layernorm = []<class T>(const KernelCall<T>& c) {
   const Shape& x = c.in_shape(1);
   c.k.layernorm_dw(c.wide_out(0), c.wide_out(1), c.in(0), c.in(1), c.wide(2), c.wide(3), c.wide(4),
                    c.wide(5), rows_of(x), cols_of(x), c.stream);
@@ -84,11 +84,11 @@ const OpDef kLayernorm = {.name = "layernorm",
                           .bound = Bound::kBytes,
                           .inputs = {{"x"}, {"gamma"}, {"beta"}},
                           .outputs = {{"y"}, {"mean"}, {"rstd"}},
-                          .infer = infer,
+                          .infer = infer_layernorm,
                           .work = work_each<8>,
-                          .gradient = gradient,
-                          .axes = axes,
-                          .run = any_type(run)};
+                          .gradient = gradient_layernorm,
+                          .axes = axes_layernorm,
+                          .run = any_type(run_layernorm)};
 
 const OpDef kLayernormDx = {
     .name = "layernorm_dx",
@@ -96,11 +96,11 @@ const OpDef kLayernormDx = {
     .bound = Bound::kBytes,
     .inputs = {{"dy"}, {"x"}, {"mean"}, {"rstd"}, {"gamma"}, optional("acc", Role::kAdded)},
     .outputs = {{"dx"}},
-    .infer = infer_dx,
+    .infer = infer_dx_layernorm,
     .work = work_each<12, 0, 5>,
     .gradient = no_gradient,
     .may_alias = {{0, 5}},
-    .run = any_type(run_dx)};
+    .run = any_type(run_dx_layernorm)};
 
 const OpDef kLayernormDw = {
     .name = "layernorm_dw",
@@ -108,10 +108,10 @@ const OpDef kLayernormDw = {
     .bound = Bound::kBytes,
     .inputs = {{"dy"}, {"x"}, {"mean"}, {"rstd"}, optional("acc_gamma"), optional("acc_beta")},
     .outputs = {{"dgamma"}, {"dbeta"}},
-    .infer = infer_dw,
+    .infer = infer_dw_layernorm,
     .work = work_each<5>,
     .gradient = no_gradient,
     .may_alias = {{0, 4}, {1, 5}},
-    .run = any_type(run_dw)};
+    .run = any_type(run_dw_layernorm)};
 
 }  // namespace moe::ops

@@ -8,7 +8,7 @@
 namespace moe::ops {
 namespace {
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_linear(const Graph& g, const Op& op) {
   const Shape& x = expect_matrix(g, op, 0);
   expect_shape(g, op, 1, {kAny, cols_of(x)});
   Shape y = x;
@@ -20,8 +20,8 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 }
 
 /// 2 m n k flops for each of forward, dx and dw; the result is [m,n].
-Work gemm_work(const Graph& g, const Op& op, MatrixWork::Of of, int64_t m, int64_t n, int64_t k,
-               double gelu_each) {
+Work gemm_work_linear(const Graph& g, const Op& op, MatrixWork::Of of, int64_t m, int64_t n,
+                      int64_t k, double gelu_each) {
   MatrixWork matrix =
       gemm_of(static_cast<double>(m), static_cast<double>(n), static_cast<double>(k), of);
   if (of == MatrixWork::Of::kDw) matrix.grad_bytes = gradient_bytes(g, op);
@@ -30,13 +30,13 @@ Work gemm_work(const Graph& g, const Op& op, MatrixWork::Of of, int64_t m, int64
           .matrix = matrix};
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext&) {
+Work work_linear(const Graph& g, const Op& op, const WorkContext&) {
   const Shape& w = shape(g, op, 1);
-  return gemm_work(g, op, MatrixWork::Of::kResult, rows_of(shape(g, op, 0)), w[0], w[1],
-                   kGeluFlops);
+  return gemm_work_linear(g, op, MatrixWork::Of::kResult, rows_of(shape(g, op, 0)), w[0], w[1],
+                          kGeluFlops);
 }
 
-void gradient(GradContext& c, OpId) {
+void gradient_linear(GradContext& c, OpId) {
   const Op op = c.op();
   refuse_gradient(op);
   const TensorId dy = c.grad(op.outputs[0]), x = op.inputs[0], w = op.inputs[1];
@@ -53,7 +53,7 @@ void gradient(GradContext& c, OpId) {
 }
 
 /// Can be cut along any row axis or the columns of y (rows of w); along `in`, y would be partial.
-std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
+std::vector<AxisTuple> axes_linear(const Graph& g, const Op& op) {
   const int columns = static_cast<int>(shape(g, op, 0).size()) - 1;
   const auto tuple = [&op](int x, int w, int bias, int y) {
     AxisTuple cut{{x, w, has(op, 2) ? bias : kWhole, has(op, 3) ? y : kWhole}, {y}};
@@ -66,7 +66,7 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   return and_gelu(op, std::move(tuples));
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_linear = []<class T>(const KernelCall<T>& c) {
   using W = kernels::Wide<T>;
   const int64_t rows = rows_of(c.in_shape(0)), in = c.in_shape(1)[1], out = c.in_shape(1)[0];
   const auto product_at = [&](T* to, kernels::Epilogue<T> then) {
@@ -79,7 +79,7 @@ constexpr auto run = []<class T>(const KernelCall<T>& c) {
                 c.stream);
 };
 
-std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_dx_linear(const Graph& g, const Op& op) {
   const Shape& dy = expect_matrix(g, op, 0);
   expect_shape(g, op, 1, {cols_of(dy), kAny});
   Shape dx = dy;
@@ -90,12 +90,13 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   return {{dx, stored_dtype(op, arg(g, op, 0).dtype)}};
 }
 
-Work work_dx(const Graph& g, const Op& op, const WorkContext&) {
+Work work_dx_linear(const Graph& g, const Op& op, const WorkContext&) {
   const Shape& w = shape(g, op, 1);
-  return gemm_work(g, op, MatrixWork::Of::kDx, rows_of(shape(g, op, 0)), w[1], w[0], kGeluDxFlops);
+  return gemm_work_linear(g, op, MatrixWork::Of::kDx, rows_of(shape(g, op, 0)), w[1], w[0],
+                          kGeluDxFlops);
 }
 
-constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_dx_linear = []<class T>(const KernelCall<T>& c) {
   using W = kernels::Wide<T>;
   const int64_t rows = rows_of(c.in_shape(0)), out = c.in_shape(1)[0], in = c.in_shape(1)[1];
   const bool add = c.in(2) != nullptr;
@@ -106,7 +107,7 @@ constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
                 add ? W{1} : W{0}, in, c.stream);
 };
 
-std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_dw_linear(const Graph& g, const Op& op) {
   const Shape& dy = expect_matrix(g, op, 0);
   const Shape& x = expect_matrix(g, op, 1);
   expect_rows(g, op, 1, rows_of(dy), cols_of(x));
@@ -120,12 +121,12 @@ std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   return specs;
 }
 
-Work work_dw(const Graph& g, const Op& op, const WorkContext&) {
+Work work_dw_linear(const Graph& g, const Op& op, const WorkContext&) {
   const Shape& dw = g.tensor(op.outputs[0]).shape;
-  return gemm_work(g, op, MatrixWork::Of::kDw, dw[0], dw[1], rows_of(shape(g, op, 0)), 0);
+  return gemm_work_linear(g, op, MatrixWork::Of::kDw, dw[0], dw[1], rows_of(shape(g, op, 0)), 0);
 }
 
-constexpr auto run_dw = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_dw_linear = []<class T>(const KernelCall<T>& c) {
   using W = kernels::Wide<T>;
   const int64_t rows = rows_of(c.in_shape(0)), out = c.out_shape(0)[0], in = c.out_shape(0)[1];
   const bool add = c.wide(2) != nullptr;
@@ -185,12 +186,12 @@ const OpDef kLinear = {
     .bound = Bound::kFlops,
     .inputs = {{"x"}, {"w"}, optional("bias", Role::kBias), optional("residual", Role::kAdded)},
     .outputs = {{"y"}, with("gelu", "z")},
-    .infer = infer,
-    .work = work,
-    .gradient = gradient,
-    .axes = axes,
+    .infer = infer_linear,
+    .work = work_linear,
+    .gradient = gradient_linear,
+    .axes = axes_linear,
     .rounds = {1},
-    .run = any_type(run)};
+    .run = any_type(run_linear)};
 
 const OpDef kLinearDx = {
     .name = "linear_dx",
@@ -200,12 +201,12 @@ const OpDef kLinearDx = {
     .bound = Bound::kFlops,
     .inputs = {{"dy"}, {"w"}, optional("acc", Role::kAdded), with("gelu", "sum", Role::kSum)},
     .outputs = {{"dx"}},
-    .infer = infer_dx,
-    .work = work_dx,
+    .infer = infer_dx_linear,
+    .work = work_dx_linear,
     .gradient = no_gradient,
     .may_alias = {{0, 2}},
     .rounds = {0, 1},
-    .run = any_type(run_dx)};
+    .run = any_type(run_dx_linear)};
 
 const OpDef kLinearDw = {.name = "linear_dw",
                          .doc =
@@ -214,12 +215,12 @@ const OpDef kLinearDw = {.name = "linear_dw",
                          .bound = Bound::kFlops,
                          .inputs = {{"dy"}, {"x"}, optional("acc_w"), optional("acc_b")},
                          .outputs = {{"dw"}, with("bias", "db")},
-                         .infer = infer_dw,
-                         .work = work_dw,
+                         .infer = infer_dw_linear,
+                         .work = work_dw_linear,
                          .gradient = no_gradient,
                          .may_alias = {{0, 2}, {1, 3}},
                          .rounds = {0},
-                         .run = any_type(run_dw)};
+                         .run = any_type(run_dw_linear)};
 
 const OpDef kBiasGrad = {
     .name = "bias_grad",

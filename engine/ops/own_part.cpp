@@ -6,7 +6,7 @@
 namespace moe::ops {
 namespace {
 
-size_t axis_of(const Graph& g, const Op& op) {
+size_t axis_of_own_part(const Graph& g, const Op& op) {
   const auto axes = static_cast<int64_t>(shape(g, op, 0).size());
   const int64_t axis = attr_int(op, "axis", -1);
   if (axis >= 0 && axis < axes) return static_cast<size_t>(axis);
@@ -14,9 +14,9 @@ size_t axis_of(const Graph& g, const Op& op) {
                    axis, axes - 1);
 }
 
-std::vector<TensorSpec> infer_rows(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_rows_own_part(const Graph& g, const Op& op) {
   Shape own = shape(g, op, 0);
-  int64_t& length = own[axis_of(g, op)];
+  int64_t& length = own[axis_of_own_part(g, op)];
   const int64_t parts = group_of(g, op).size * (expect_context(g, op) > 1 ? 2 : 1);
   if (length % parts != 0) {
     throw user_error(
@@ -43,7 +43,7 @@ void each_own_row(const Graph& g, const Op& op, const Shape& whole, int64_t rank
   }
 }
 
-constexpr auto run_rows = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_rows_own_part = []<class T>(const KernelCall<T>& c) {
   const auto copy_rows = [&](const auto* from, auto* to) {
     each_own_row(
         c.graph, c.op, c.in_shape(0), c.rank.rank,
@@ -61,7 +61,7 @@ void gradient_rows(GradContext& c, OpId) {
   const TensorId x = op.inputs[0];
   if (!c.needs(x)) return;
   Attrs attrs = all_attrs(op);
-  attrs["rows"] = shape(c.graph(), op, 0)[axis_of(c.graph(), op)];
+  attrs["rows"] = shape(c.graph(), op, 0)[axis_of_own_part(c.graph(), op)];
   const std::vector<TensorId> inputs = {c.grad(op.outputs[0]), c.grad(x)};
   const bool weight = c.graph().tensor(x).kind == TensorKind::kParam;
   if (weight) attrs["weight"] = int64_t{1};
@@ -71,7 +71,7 @@ void gradient_rows(GradContext& c, OpId) {
 
 std::vector<TensorSpec> infer_rows_dw(const Graph& g, const Op& op) {
   Shape whole = expect_matrix(g, op, 0);
-  whole[axis_of(g, op)] = expect_attr(op, "rows", 1);
+  whole[axis_of_own_part(g, op)] = expect_attr(op, "rows", 1);
   expect_shape(g, op, 1, whole);
   const DType dtype = arg(g, op, 0).dtype;
   return {{whole, attr_int(op, "weight") != 0 ? gradient_dtype(op, dtype) : dtype}};
@@ -138,11 +138,11 @@ const OpDef kOwnRows = {
         "context = n of its two parts of 2 n (cp); attrs group, stride",
     .inputs = {{"x", Role::kAny}},
     .outputs = {{"own", Role::kAny}},
-    .infer = infer_rows,
+    .infer = infer_rows_own_part,
     .work = work_moves,
     .gradient = gradient_rows,
     .axes = along_batch,
-    .run = wide_types(run_rows),
+    .run = wide_types(run_rows_own_part),
     .on_host = always};
 
 const OpDef kOwnRowsDw = {

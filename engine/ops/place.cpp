@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kOption = "option_";
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_placement(const Graph& g, const Op& op) {
   const PlacementBounds bounds = bounds_of(op);
   expect_index(g, op, 0, {g.num_ranks, bounds.experts});
   expect_placement(g, op, 1, bounds);
@@ -23,12 +23,12 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 }
 
 // Every step is charged an equal share of a plan.
-Work work(const Graph& g, const Op& op, const WorkContext&) {
+Work work_placement(const Graph& g, const Op& op, const WorkContext&) {
   const auto every = static_cast<double>(attr_int(op, "every", 1));
   return {.bytes = io_bytes(g, op), .seconds = attr_double(op, "plan_s") / every};
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_placement = []<class T>(const KernelCall<T>& c) {
   const auto codes = static_cast<size_t>(num_elements(c.out_shape(0)));
   const auto keep = [&] { std::copy_n(c.in_i32(1), codes, c.out_i32(0)); };
   if (c.rank.step % attr_int(c.op, "every", 1) != 0) return keep();
@@ -112,10 +112,10 @@ const OpDef kPlace = {
     .moe = MoeOp::kPlace,
     .inputs = {{"loads", Role::kLoads}, {"placement", Role::kPlacement}},
     .outputs = {{"next", Role::kNextPlacement}},
-    .infer = infer,
-    .work = work,
+    .infer = infer_placement,
+    .work = work_placement,
     .gradient = no_gradient,
-    .run = wide_types(run),
+    .run = wide_types(run_placement),
     .on_host = always};
 
 const OpDef kCommit = {.name = "commit",

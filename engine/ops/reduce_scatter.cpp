@@ -8,10 +8,10 @@
 namespace moe::ops {
 namespace {
 
-constexpr int kMaxTensors = 1 << 16;
+constexpr int kMaxTensorsReduceScatter = 1 << 16;
 
 /// Throws UserError for an absent input, or if the attributes group and stride are not valid.
-void check(const Graph& g, const Op& op) {
+void check_reduce_scatter(const Graph& g, const Op& op) {
   group_of(g, op);
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     if (!has(op, i))
@@ -22,7 +22,7 @@ void check(const Graph& g, const Op& op) {
 }
 
 std::vector<TensorSpec> infer_scatter(const Graph& g, const Op& op) {
-  check(g, op);
+  check_reduce_scatter(g, op);
   std::vector<TensorSpec> specs;
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     specs.push_back({slice_shape(shape(g, op, i), group_of(g, op)), arg(g, op, i).dtype});
@@ -31,12 +31,12 @@ std::vector<TensorSpec> infer_scatter(const Graph& g, const Op& op) {
 }
 
 std::vector<TensorSpec> infer_gather(const Graph& g, const Op& op) {
-  check(g, op);
+  check_reduce_scatter(g, op);
   return {};
 }
 
 /// Returns the elements of the message: all ranks' slices of all tensors.
-int64_t message(const Graph& g, const Op& op) {
+int64_t message_reduce_scatter(const Graph& g, const Op& op) {
   const Group group = group_of(g, op);
   int64_t elements = 0;
   for (const TensorId t : op.inputs) {
@@ -45,12 +45,13 @@ int64_t message(const Graph& g, const Op& op) {
   return elements;
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext&) {
-  return {.bytes = static_cast<double>(message(g, op) * dtype_bytes(arg(g, op, 0).dtype))};
+Work work_reduce_scatter(const Graph& g, const Op& op, const WorkContext&) {
+  return {.bytes = static_cast<double>(message_reduce_scatter(g, op) *
+                                       dtype_bytes(arg(g, op, 0).dtype))};
 }
 
-Bytes scratch(const Graph& g, const Op& op, Bytes elem_bytes) {
-  return message(g, op) * elem_bytes;
+Bytes scratch_reduce_scatter(const Graph& g, const Op& op, Bytes elem_bytes) {
+  return message_reduce_scatter(g, op) * elem_bytes;
 }
 
 }  // namespace
@@ -63,12 +64,12 @@ const OpDef kReduceScatter = {
     .lane = LaneKind::kComm,
     .collective = Collective::kReduceScatter,
     .payload = Payload::kGradients,
-    .inputs = {several("gradients", kMaxTensors)},
-    .outputs = {several("slices", kMaxTensors)},
+    .inputs = {several("gradients", kMaxTensorsReduceScatter)},
+    .outputs = {several("slices", kMaxTensorsReduceScatter)},
     .infer = infer_scatter,
-    .work = work,
+    .work = work_reduce_scatter,
     .gradient = no_gradient,
-    .scratch_bytes = scratch};
+    .scratch_bytes = scratch_reduce_scatter};
 
 const OpDef kAllGather = {
     .name = "all_gather",
@@ -78,11 +79,11 @@ const OpDef kAllGather = {
     .lane = LaneKind::kComm,
     .collective = Collective::kAllGather,
     .payload = Payload::kParameters,
-    .inputs = {several("parameters", kMaxTensors)},
+    .inputs = {several("parameters", kMaxTensorsReduceScatter)},
     .infer = infer_gather,
-    .work = work,
+    .work = work_reduce_scatter,
     .gradient = no_gradient,
     .mutates_from = 0,
-    .scratch_bytes = scratch};
+    .scratch_bytes = scratch_reduce_scatter};
 
 }  // namespace moe::ops

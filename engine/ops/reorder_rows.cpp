@@ -8,7 +8,7 @@
 namespace moe::ops {
 namespace {
 
-constexpr size_t kCountsIn = 1, kSentIn = 2, kBeginIn = 3, kPlacementIn = 4;
+constexpr size_t kCountsInReorderRows = 1, kSentIn = 2, kBeginInReorderRows = 3, kPlacementIn = 4;
 
 /// The nodes and devices per node between which rows are sent, and the slots per device.
 struct Devices {
@@ -26,14 +26,14 @@ Devices devices_of(const Op& op) {
   return {nodes, per_node, expect_attr(op, "experts", 1) / (nodes * per_node)};
 }
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_reorder_rows(const Graph& g, const Op& op) {
   const Devices d = devices_of(op);
   const int64_t experts = expect_attr(op, "experts", 1);
   const int64_t blocks = d.nodes * d.per_node * d.slots;
   expect_shape(g, op, 0, {op.rows.to_expert() ? experts : blocks, kAny, kAny});
-  expect_row_ends(g, op, kCountsIn, {experts});
+  expect_row_ends(g, op, kCountsInReorderRows, {experts});
   expect_row_ends(g, op, kSentIn, {blocks});
-  expect_row_ends(g, op, kBeginIn, {experts});
+  expect_row_ends(g, op, kBeginInReorderRows, {experts});
   if (has(op, kPlacementIn)) expect_placement(g, op, kPlacementIn, bounds_of(op));
   Shape out = shape(g, op, 0);
   out[0] = op.rows.to_expert() ? blocks : experts;
@@ -41,21 +41,21 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 }
 
 /// Each row in use is read once and written once.
-Work work(const Graph& g, const Op& op, const WorkContext& context) {
+Work work_reorder_rows(const Graph& g, const Op& op, const WorkContext& context) {
   const TensorId slots = op.rows.to_expert() ? op.inputs[0] : op.outputs[0];
   return {.bytes = 2 * context.slot_occupancy * share_of(op) * static_cast<double>(g.bytes(slots))};
 }
 
-std::vector<AxisTuple> axes(const Graph&, const Op&) {
+std::vector<AxisTuple> axes_reorder_rows(const Graph&, const Op&) {
   return {{{kRows, kRowEnds, kRowEnds, kWhole, kWhole}, {kRows}},
           {{kWhole, kRowEnds, kRowEnds, kWhole, kWhole}, {kRows}}};
 }
 
-TensorId rows_end(const Graph&, const Op& op, size_t) {
-  return op.inputs[op.rows.to_expert() ? kSentIn : kCountsIn];
+TensorId rows_end_reorder_rows(const Graph&, const Op& op, size_t) {
+  return op.inputs[op.rows.to_expert() ? kSentIn : kCountsInReorderRows];
 }
 
-void gradient(GradContext& c, OpId) {
+void gradient_reorder_rows(GradContext& c, OpId) {
   const Op op = c.op();
   if (!c.needs(op.inputs[0])) return;
   std::vector<TensorId> inputs = op.inputs;
@@ -129,11 +129,11 @@ void move_part(const KernelCall<T>& c, const Devices& d, const int32_t* ends,
   }
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_reorder_rows = []<class T>(const KernelCall<T>& c) {
   const Devices d = devices_of(c.op);
   const int64_t experts = attr_int(c.op, "experts");
-  const int32_t *ends = c.in_i32(kCountsIn), *begins = c.in_i32(kBeginIn);
-  for (int64_t part = 0; part < num_elements(c.in_shape(kCountsIn)) / experts; ++part) {
+  const int32_t *ends = c.in_i32(kCountsInReorderRows), *begins = c.in_i32(kBeginInReorderRows);
+  for (int64_t part = 0; part < num_elements(c.in_shape(kCountsInReorderRows)) / experts; ++part) {
     move_part(c, d, ends, begins);
     begins = ends;
     ends += experts;
@@ -154,17 +154,18 @@ const OpDef kReorderRows = {
                optional("begin", Role::kBegin),
                optional("placement", Role::kPlacement)},
     .outputs = {{"ordered", Role::kSlots}},
-    .infer = infer,
-    .work = work,
-    .gradient = gradient,
-    .axes = axes,
-    .begins = {{.input = static_cast<int>(kBeginIn), .of_input = static_cast<int>(kCountsIn)}},
-    .rows_end = rows_end,
+    .infer = infer_reorder_rows,
+    .work = work_reorder_rows,
+    .gradient = gradient_reorder_rows,
+    .axes = axes_reorder_rows,
+    .begins = {{.input = static_cast<int>(kBeginInReorderRows),
+                .of_input = static_cast<int>(kCountsInReorderRows)}},
+    .rows_end = rows_end_reorder_rows,
     .only_used_rows = on_any,
     .partly_written = {0},
-    .run = any_type(run),
+    .run = any_type(run_reorder_rows),
     .host_inputs = [](const Op&) {
-      return std::vector<size_t>{kCountsIn, kBeginIn, kPlacementIn};
+      return std::vector<size_t>{kCountsInReorderRows, kBeginInReorderRows, kPlacementIn};
     }};
 
 }  // namespace moe::ops

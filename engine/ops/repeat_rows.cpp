@@ -9,7 +9,7 @@ namespace moe::ops {
 namespace {
 
 template <bool kRepeats>
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_repeat_rows(const Graph& g, const Op& op) {
   const Tensor& x = arg(g, op, 0);
   const int64_t times = expect_attr(op, "times", 1);
   Shape y = x.shape;
@@ -21,7 +21,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{y, x.dtype, op.rows.stored}};
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext& context) {
+Work work_repeat_rows(const Graph& g, const Op& op, const WorkContext& context) {
   const bool packed = arg(g, op, 0).stored_rows > 0;
   return {.bytes = (packed ? context.slot_occupancy : 1) * io_bytes(g, op)};
 }
@@ -84,7 +84,7 @@ constexpr auto sum = []<class T>(const KernelCall<T>& c) {
 };
 
 template <bool kRepeats>
-void gradient(GradContext& c, OpId) {
+void gradient_repeat_rows(GradContext& c, OpId) {
   const Op op = c.op();
   if (!c.needs(op.inputs[0])) return;
   Attrs attrs = {{"times", op.attrs.at("times")}};
@@ -94,12 +94,12 @@ void gradient(GradContext& c, OpId) {
   c.add(op.inputs[0], c.graph().out(dx));
 }
 
-std::vector<size_t> counts(const Op& op) {
+std::vector<size_t> counts_repeat_rows(const Op& op) {
   return has(op, 1) ? std::vector<size_t>{1} : std::vector<size_t>{};
 }
 
 /// Can be cut along the capacity, and along a row; packed rows along a row alone.
-std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
+std::vector<AxisTuple> axes_repeat_rows(const Graph& g, const Op& op) {
   if (arg(g, op, 0).dtype == DType::kI32) return {};
   const int last = static_cast<int>(shape(g, op, 0).size()) - 1;
   std::vector<AxisTuple> tuples = {{{last, kWhole}, {last}}};
@@ -114,27 +114,27 @@ const OpDef kRepeatRows = {.name = "repeat_rows",
                            .bound = Bound::kBytes,
                            .inputs = {{"x", Role::kAny}, optional("counts", Role::kRecvCounts)},
                            .outputs = {{"y", Role::kAny}},
-                           .infer = infer<true>,
-                           .work = work,
-                           .gradient = gradient<true>,
-                           .axes = axes,
+                           .infer = infer_repeat_rows<true>,
+                           .work = work_repeat_rows,
+                           .gradient = gradient_repeat_rows<true>,
+                           .axes = axes_repeat_rows,
                            .loose_slots = true,
                            .only_used_rows = on_any,
                            .run = any_type(repeat),
-                           .host_inputs = counts};
+                           .host_inputs = counts_repeat_rows};
 
 const OpDef kSumRepeats = {.name = "sum_repeats",
                            .doc = "the sum of attr times blocks of rows, in their order",
                            .bound = Bound::kBytes,
                            .inputs = {{"x"}, optional("counts", Role::kRecvCounts)},
                            .outputs = {{"y"}},
-                           .infer = infer<false>,
-                           .work = work,
-                           .gradient = gradient<false>,
-                           .axes = axes,
+                           .infer = infer_repeat_rows<false>,
+                           .work = work_repeat_rows,
+                           .gradient = gradient_repeat_rows<false>,
+                           .axes = axes_repeat_rows,
                            .loose_slots = true,
                            .only_used_rows = on_any,
                            .run = any_type(sum),
-                           .host_inputs = counts};
+                           .host_inputs = counts_repeat_rows};
 
 }  // namespace moe::ops

@@ -9,7 +9,7 @@ namespace moe::ops {
 namespace {
 
 /// Returns the number of groups of n columns that input x has, n being the length of input gamma.
-int64_t groups_of(const Graph& g, const Op& op, size_t x, size_t gamma) {
+int64_t groups_of_rmsnorm(const Graph& g, const Op& op, size_t x, size_t gamma) {
   return num_elements(shape(g, op, x)) / cols_of(shape(g, op, gamma));
 }
 
@@ -34,14 +34,14 @@ double eps_of(const Op& op) {
   return eps;
 }
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_rmsnorm(const Graph& g, const Op& op) {
   expect_gamma(g, op, 0, 1);
   eps_of(op);
   const DType dtype = arg(g, op, 0).dtype;
-  return {{shape(g, op, 0), dtype}, {{groups_of(g, op, 0, 1)}, stats_dtype(dtype)}};
+  return {{shape(g, op, 0), dtype}, {{groups_of_rmsnorm(g, op, 0, 1)}, stats_dtype(dtype)}};
 }
 
-void gradient(GradContext& c, OpId) {
+void gradient_rmsnorm(GradContext& c, OpId) {
   const Op op = c.op();
   const TensorId x = op.inputs[0], gamma = op.inputs[1];
   const TensorId dy = c.grad(op.outputs[0]), rstd = op.outputs[1];
@@ -55,31 +55,31 @@ void gradient(GradContext& c, OpId) {
 }
 
 /// Can be cut along the batch only: in the flat axis of rstd, no other cut is contiguous.
-std::vector<AxisTuple> axes(const Graph&, const Op&) {
+std::vector<AxisTuple> axes_rmsnorm(const Graph&, const Op&) {
   return {{{0, kWhole}, {0, 0}}};
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_rmsnorm = []<class T>(const KernelCall<T>& c) {
   c.k.rmsnorm(c.out(0), c.wide_out(1), c.in(0), c.wide(1),
-              static_cast<kernels::Wide<T>>(eps_of(c.op)), groups_of(c.graph, c.op, 0, 1),
+              static_cast<kernels::Wide<T>>(eps_of(c.op)), groups_of_rmsnorm(c.graph, c.op, 0, 1),
               cols_of(c.in_shape(1)), c.stream);
 };
 
-std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_dx_rmsnorm(const Graph& g, const Op& op) {
   expect_gamma(g, op, 1, 3);
   const Shape& x = shape(g, op, 1);
   expect_shape(g, op, 0, x);
-  expect_shape(g, op, 2, {groups_of(g, op, 1, 3)});
+  expect_shape(g, op, 2, {groups_of_rmsnorm(g, op, 1, 3)});
   expect_shape(g, op, 4, x);
   return {{x, arg(g, op, 1).dtype}};
 }
 
-constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_dx_rmsnorm = []<class T>(const KernelCall<T>& c) {
   c.k.rmsnorm_dx(c.out(0), c.in(0), c.in(1), c.wide(2), c.wide(3), c.in(4),
-                 groups_of(c.graph, c.op, 1, 3), cols_of(c.in_shape(3)), c.stream);
+                 groups_of_rmsnorm(c.graph, c.op, 1, 3), cols_of(c.in_shape(3)), c.stream);
 };
 
-std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_dw_rmsnorm(const Graph& g, const Op& op) {
   const Shape& x = expect_matrix(g, op, 1);
   expect_shape(g, op, 0, x);
   expect_shape(g, op, 2, {kAny});
@@ -96,7 +96,7 @@ std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   return {{{cols}, gradient_dtype(op, arg(g, op, 1).dtype)}};
 }
 
-constexpr auto run_dw = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_dw_rmsnorm = []<class T>(const KernelCall<T>& c) {
   c.k.rmsnorm_dw(c.wide_out(0), c.in(0), c.in(1), c.wide(2), c.wide(3), num_elements(c.in_shape(2)),
                  cols_of(c.out_shape(0)), c.stream);
 };
@@ -110,11 +110,11 @@ const OpDef kRmsnorm = {.name = "rmsnorm",
                         .bound = Bound::kBytes,
                         .inputs = {{"x"}, {"gamma"}},
                         .outputs = {{"y"}, {"rstd"}},
-                        .infer = infer,
+                        .infer = infer_rmsnorm,
                         .work = work_each<4>,
-                        .gradient = gradient,
-                        .axes = axes,
-                        .run = any_type(run)};
+                        .gradient = gradient_rmsnorm,
+                        .axes = axes_rmsnorm,
+                        .run = any_type(run_rmsnorm)};
 
 const OpDef kRmsnormDx = {
     .name = "rmsnorm_dx",
@@ -122,21 +122,21 @@ const OpDef kRmsnormDx = {
     .bound = Bound::kBytes,
     .inputs = {{"dy"}, {"x"}, {"rstd"}, {"gamma"}, optional("acc", Role::kAdded)},
     .outputs = {{"dx"}},
-    .infer = infer_dx,
+    .infer = infer_dx_rmsnorm,
     .work = work_each<8, 0, 4>,
     .gradient = no_gradient,
     .may_alias = {{0, 4}},
-    .run = any_type(run_dx)};
+    .run = any_type(run_dx_rmsnorm)};
 
 const OpDef kRmsnormDw = {.name = "rmsnorm_dw",
                           .doc = "gradient of gamma [+ acc]",
                           .bound = Bound::kBytes,
                           .inputs = {{"dy"}, {"x"}, {"rstd"}, optional("acc")},
                           .outputs = {{"dgamma"}},
-                          .infer = infer_dw,
+                          .infer = infer_dw_rmsnorm,
                           .work = work_each<3>,
                           .gradient = no_gradient,
                           .may_alias = {{0, 3}},
-                          .run = any_type(run_dw)};
+                          .run = any_type(run_dw_rmsnorm)};
 
 }  // namespace moe::ops

@@ -70,18 +70,18 @@ kernels::RopeShape shape_of(const Graph& g, const Op& op) {
           .inverse = inverse == 1};
 }
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_rope(const Graph& g, const Op& op) {
   shape_of(g, op);
   return {{shape(g, op, 0), arg(g, op, 0).dtype}};
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext&) {
+Work work_rope(const Graph& g, const Op& op, const WorkContext&) {
   const kernels::RopeShape s = shape_of(g, op);
   return elementwise_work(g, op, 6.0 * static_cast<double>(s.tokens * s.heads * s.pairs));
 }
 
 /// The gradient is turned back by the same angles; the angles themselves have none.
-void gradient(GradContext& c, OpId) {
+void gradient_rope(GradContext& c, OpId) {
   const Op op = c.op();
   if (!c.needs(op.inputs[0])) return;
   Attrs attrs = op.attrs;
@@ -91,7 +91,7 @@ void gradient(GradContext& c, OpId) {
 }
 
 /// Can be cut along every axis but the last, along positions together with the angles.
-std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
+std::vector<AxisTuple> axes_rope(const Graph& g, const Op& op) {
   const int seq = static_cast<int>(shape(g, op, 0).size()) - 2;
   std::vector<AxisTuple> tuples;
   for (int a = 0; a < seq; ++a) tuples.push_back({{a, kWhole}, {a}});
@@ -99,7 +99,7 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   return tuples;
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_rope = []<class T>(const KernelCall<T>& c) {
   c.k.rope(c.out(0), c.in(0), c.wide(1), shape_of(c.graph, c.op), c.stream);
 };
 
@@ -125,11 +125,11 @@ const OpDef kRope = {
     .bound = Bound::kBytes,
     .inputs = {{"x"}, {"angles"}},
     .outputs = {{"y"}},
-    .infer = infer,
-    .work = work,
-    .gradient = gradient,
-    .axes = axes,
+    .infer = infer_rope,
+    .work = work_rope,
+    .gradient = gradient_rope,
+    .axes = axes_rope,
     .may_alias = {{0, 0}},
-    .run = any_type(run)};
+    .run = any_type(run_rope)};
 
 }  // namespace moe::ops

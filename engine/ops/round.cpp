@@ -6,7 +6,7 @@
 namespace moe::ops {
 namespace {
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_rounded(const Graph& g, const Op& op) {
   const Tensor& x = arg(g, op, 0);
   if (x.dtype != DType::kF32) {
     throw user_error("op '{}' (round): input 0 '{}' is {}, expected f32", op.name, x.name,
@@ -21,7 +21,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{y, DType::kBF16, x.stored_rows}};
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_rounded = []<class T>(const KernelCall<T>& c) {
   const int64_t n = stored_elements(arg(c.graph, c.op, 0));
   const int64_t beyond = num_elements(c.out_shape(0)) - num_elements(c.in_shape(0));
   c.k.round(c.out(0), c.wide(0), n, c.stream);
@@ -38,10 +38,10 @@ const OpDef kRound = {.name = "round",
                           "attr rows followed by rows of zeros, up to so many rows",
                       .inputs = {{"x"}},
                       .outputs = {{"y"}},
-                      .infer = infer,
+                      .infer = infer_rounded,
                       .work = work_each<1>,
                       .gradient = no_gradient,
                       .loose_slots = true,
-                      .run = any_type(run)};
+                      .run = any_type(run_rounded)};
 
 }  // namespace moe::ops

@@ -7,7 +7,7 @@
 namespace moe::ops {
 namespace {
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_router_loss(const Graph& g, const Op& op) {
   expect_shape(g, op, 0, {kAny, kAny});
   const Shape& logits = shape(g, op, 0);
   if (op.inputs.size() > 1) expect_shape(g, op, 1, {logits[1]});
@@ -15,7 +15,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{{1}, DType::kF64}, {logits, arg(g, op, 0).dtype}};
 }
 
-void gradient(GradContext& c, OpId) {
+void gradient_router_loss(GradContext& c, OpId) {
   const Op op = c.op();
   if (c.needs(op.inputs[0])) c.add(op.inputs[0], op.outputs[1]);
 }
@@ -42,9 +42,9 @@ const OpDef kBalanceLoss = {.name = "balance_loss",
                                 "constant, and its gradient dlogits",
                             .inputs = {{"logits"}, {"load"}},
                             .outputs = {{"loss"}, {"dlogits"}},
-                            .infer = infer,
+                            .infer = infer_router_loss,
                             .work = work_each<8>,
-                            .gradient = gradient,
+                            .gradient = gradient_router_loss,
                             .loss = Loss::kBalance,
                             .may_alias = {{1, 0}},
                             .run = wide_types(run_balance)};
@@ -54,9 +54,9 @@ const OpDef kZLoss = {
     .doc = "loss = attr scale * sum of logsumexp(logits[t])^2, and its gradient dlogits",
     .inputs = {{"logits"}},
     .outputs = {{"loss"}, {"dlogits"}},
-    .infer = infer,
+    .infer = infer_router_loss,
     .work = work_each<8>,
-    .gradient = gradient,
+    .gradient = gradient_router_loss,
     .loss = Loss::kZ,
     .may_alias = {{1, 0}},
     .run = wide_types(run_z)};

@@ -7,11 +7,11 @@
 namespace moe::ops {
 namespace {
 
-constexpr int kMaxParts = 1 << 16;
+constexpr int kMaxPartsRowParts = 1 << 16;
 
 /// Throws UserError unless `counts`, the number of rows in use per block, has the shape of the
 /// first axes of the rows, but not of all.
-void expect_blocks(const Graph& g, const Op& op, const Tensor& rows) {
+void expect_blocks_row_parts(const Graph& g, const Op& op, const Tensor& rows) {
   const Shape& blocks = shape(g, op, 0);
   const bool inside = !blocks.empty() && blocks.size() < rows.shape.size() &&
                       std::equal(blocks.begin(), blocks.end(), rows.shape.begin());
@@ -21,16 +21,16 @@ void expect_blocks(const Graph& g, const Op& op, const Tensor& rows) {
                    shape_text(blocks), shape_text(rows.shape));
 }
 
-std::vector<TensorSpec> infer_split(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_split_row_parts(const Graph& g, const Op& op) {
   const Tensor& x = arg(g, op, 1);
-  expect_blocks(g, op, x);
+  expect_blocks_row_parts(g, op, x);
   return std::vector<TensorSpec>(static_cast<size_t>(expect_attr(op, "parts", 1)),
                                  rows_like(x, x.shape));
 }
 
-std::vector<TensorSpec> infer_concat(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_concat_row_parts(const Graph& g, const Op& op) {
   const Tensor& first = arg(g, op, 1);
-  expect_blocks(g, op, first);
+  expect_blocks_row_parts(g, op, first);
   for (size_t i = 1; i < op.inputs.size(); ++i) {
     if (has(op, i) && shape(g, op, i) == first.shape && arg(g, op, i).dtype == first.dtype)
       continue;
@@ -48,19 +48,19 @@ std::vector<TensorId> parts_of(const Op& op) {
   return {op.inputs.begin() + 1, op.inputs.end()};
 }
 
-std::vector<Piece> pieces_split(const Graph&, const Op& op) {
+std::vector<Piece> pieces_split_row_parts(const Graph&, const Op& op) {
   std::vector<Piece> pieces;
   for (const TensorId t : op.outputs) pieces.push_back({t, op.inputs[1], 0, op.inputs[0], true});
   return pieces;
 }
 
-std::vector<Piece> pieces_concat(const Graph&, const Op& op) {
+std::vector<Piece> pieces_concat_row_parts(const Graph&, const Op& op) {
   std::vector<Piece> pieces;
   for (const TensorId t : parts_of(op)) pieces.push_back({t, op.outputs[0], 0, op.inputs[0], true});
   return pieces;
 }
 
-void gradient_split(GradContext& c, OpId) {
+void gradient_split_row_parts(GradContext& c, OpId) {
   const Op op = c.op();
   if (!c.needs(op.inputs[1])) return;
   std::vector<TensorId> inputs{op.inputs[0]};
@@ -68,7 +68,7 @@ void gradient_split(GradContext& c, OpId) {
   c.add(op.inputs[1], c.graph().out(c.emit("concat_rows", "dx", inputs)));
 }
 
-void gradient_concat(GradContext& c, OpId) {
+void gradient_concat_row_parts(GradContext& c, OpId) {
   const Op op = c.op();
   const std::vector<TensorId> parts = parts_of(op);
   const OpId dx = c.emit("split_rows", "dx", {op.inputs[0], c.grad(op.outputs[0])},
@@ -90,7 +90,7 @@ std::vector<AxisTuple> axes_concat(const Graph&, const Op& op) {
   return {tuple};
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>&) {};
+constexpr auto run_row_parts = []<class T>(const KernelCall<T>&) {};
 
 bool is_a_view(const Op&) {
   return true;
@@ -103,31 +103,31 @@ const OpDef kSplitRows = {.name = "split_rows",
                               "begins a cut along the rows in use: attr parts tensors in the "
                               "storage of x, each of which an op with attr cut reads its rows of",
                           .inputs = {{"counts", Role::kAny}, {"x"}},
-                          .outputs = {several("parts", kMaxParts)},
-                          .infer = infer_split,
+                          .outputs = {several("parts", kMaxPartsRowParts)},
+                          .infer = infer_split_row_parts,
                           .work = no_work,
-                          .gradient = gradient_split,
+                          .gradient = gradient_split_row_parts,
                           .axes = axes_split,
                           .rows_end = ends_in<0>,
-                          .pieces = pieces_split,
+                          .pieces = pieces_split_row_parts,
                           .view = is_a_view,
                           .only_used_rows = on_any,
-                          .run = any_type(run)};
+                          .run = any_type(run_row_parts)};
 
 const OpDef kConcatRows = {.name = "concat_rows",
                            .doc =
                                "ends a cut along the rows in use: the tensor that all parts are in "
                                "the storage of",
-                           .inputs = {{"counts", Role::kAny}, several("parts", kMaxParts)},
+                           .inputs = {{"counts", Role::kAny}, several("parts", kMaxPartsRowParts)},
                            .outputs = {{"x"}},
-                           .infer = infer_concat,
+                           .infer = infer_concat_row_parts,
                            .work = no_work,
-                           .gradient = gradient_concat,
+                           .gradient = gradient_concat_row_parts,
                            .axes = axes_concat,
                            .rows_end = ends_in<0>,
-                           .pieces = pieces_concat,
+                           .pieces = pieces_concat_row_parts,
                            .view = is_a_view,
                            .only_used_rows = on_any,
-                           .run = any_type(run)};
+                           .run = any_type(run_row_parts)};
 
 }  // namespace moe::ops

@@ -19,7 +19,7 @@ std::string allowed_text(const Shape& allowed) {
   return fmt::format("[{}]", fmt::join(lengths, ","));
 }
 
-void expect(const Graph& graph, const Op& op, size_t i, const Shape& allowed, bool index) {
+void expect_rules(const Graph& graph, const Op& op, size_t i, const Shape& allowed, bool index) {
   if (!has(op, i)) return;
   const Tensor& tensor = arg(graph, op, i);
   if (!fits(tensor.shape, allowed) || (tensor.dtype == DType::kI32) != index) {
@@ -33,11 +33,11 @@ void expect(const Graph& graph, const Op& op, size_t i, const Shape& allowed, bo
 }  // namespace
 
 void expect_shape(const Graph& graph, const Op& op, size_t i, const Shape& allowed) {
-  expect(graph, op, i, allowed, false);
+  expect_rules(graph, op, i, allowed, false);
 }
 
 void expect_index(const Graph& graph, const Op& op, size_t i, const Shape& allowed) {
-  expect(graph, op, i, allowed, true);
+  expect_rules(graph, op, i, allowed, true);
 }
 
 void expect_row_ends(const Graph& graph, const Op& op, size_t i, Shape allowed) {

@@ -54,7 +54,7 @@ Shape one_per_row(Shape rows) {
   return rows;
 }
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_silu_mul(const Graph& g, const Op& op) {
   const Shape y = half_of(g, op, 0);
   form_of(op);
   expect_row_counts(g, op, 0);
@@ -63,21 +63,21 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 }
 
 /// The number of elements of y, for input x.
-double elements(const Graph& g, const Op& op, size_t x) {
+double elements_silu_mul(const Graph& g, const Op& op, size_t x) {
   return 0.5 * static_cast<double>(num_elements(shape(g, op, x)));
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext& context) {
-  return each_row_work(g, op, context, kFlops * elements(g, op, 0));
+Work work_silu_mul(const Graph& g, const Op& op, const WorkContext& context) {
+  return each_row_work(g, op, context, kFlops * elements_silu_mul(g, op, 0));
 }
 
-Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
-  return each_row_work(g, op, context, kDxFlops * elements(g, op, 1));
+Work work_dx_silu_mul(const Graph& g, const Op& op, const WorkContext& context) {
+  return each_row_work(g, op, context, kDxFlops * elements_silu_mul(g, op, 1));
 }
 
 /// Can be cut along any axis but the last, which has the halves; with rows = "used", along the rows
 /// in use. With weights, no pass cuts it: their exchange is not cut.
-std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
+std::vector<AxisTuple> axes_silu_mul(const Graph& g, const Op& op) {
   if (has(op, kWeights)) return {};
   if (only_used(op)) return used_row_cuts(g, op, {0});
   if (op.rows.is_cut()) return {};
@@ -87,7 +87,7 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   return tuples;
 }
 
-void gradient(GradContext& c, OpId) {
+void gradient_silu_mul(GradContext& c, OpId) {
   const Op op = c.op();
   const TensorId x = op.inputs[0], weight = input_or_none(op, kWeights);
   if (!c.needs(x)) return;
@@ -106,7 +106,7 @@ void gradient(GradContext& c, OpId) {
   if (c.needs(weight)) c.add(weight, c.graph().out(dx, 1));
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_silu_mul = []<class T>(const KernelCall<T>& c) {
   const int64_t cols = cols_of(c.out_shape(0));
   for_each_rows(c, 0, 1, [&](int64_t first, int64_t rows, int64_t) {
     const auto* const weight = c.wide(kWeights);
@@ -115,7 +115,7 @@ constexpr auto run = []<class T>(const KernelCall<T>& c) {
   });
 };
 
-std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_dx_silu_mul(const Graph& g, const Op& op) {
   expect_shape(g, op, 0, half_of(g, op, 1));
   form_of(op);
   expect_row_counts(g, op, 1);
@@ -126,7 +126,7 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   return specs;
 }
 
-constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_dx_silu_mul = []<class T>(const KernelCall<T>& c) {
   const int64_t cols = cols_of(c.in_shape(0));
   const auto* const weight = c.wide(kDxWeights);
   for_each_rows(c, 1, 1, [&](int64_t first, int64_t rows, int64_t) {
@@ -153,14 +153,14 @@ const OpDef kSiluMul = {
                optional("recv_begin", Role::kRecvBegin),
                optional("weight")},
     .outputs = {{"y"}},
-    .infer = infer,
-    .work = work,
-    .gradient = gradient,
-    .axes = axes,
+    .infer = infer_silu_mul,
+    .work = work_silu_mul,
+    .gradient = gradient_silu_mul,
+    .axes = axes_silu_mul,
     .begins = {{.input = 2, .of_input = 1}},
     .rows_end = end_of_rows,
     .only_used_rows = only_used,
-    .run = any_type(run),
+    .run = any_type(run_silu_mul),
     .host_inputs = counted<1, 2>};
 
 const OpDef kSiluMulDx = {
@@ -172,10 +172,10 @@ const OpDef kSiluMulDx = {
                optional("recv_counts", Role::kRecvCounts),
                with("weighted", "weight")},
     .outputs = {{"dx"}, with("weighted", "dweight")},
-    .infer = infer_dx,
-    .work = work_dx,
+    .infer = infer_dx_silu_mul,
+    .work = work_dx_silu_mul,
     .gradient = no_gradient,
-    .run = any_type(run_dx),
+    .run = any_type(run_dx_silu_mul),
     .host_inputs = counted<2>};
 
 }  // namespace moe::ops

@@ -10,7 +10,7 @@
 namespace moe::ops {
 namespace {
 
-size_t axis_of(const Graph& g, const Op& op) {
+size_t axis_of_split_concat(const Graph& g, const Op& op) {
   const auto axis = static_cast<size_t>(expect_attr(op, "axis", 0));
   const Shape& x = shape(g, op, 0);
   if (axis >= x.size()) {
@@ -63,8 +63,8 @@ std::vector<int64_t> parse_sizes(const Op& op) {
   return sizes;
 }
 
-std::vector<TensorSpec> infer_split(const Graph& g, const Op& op) {
-  const size_t axis = axis_of(g, op);
+std::vector<TensorSpec> infer_split_split_concat(const Graph& g, const Op& op) {
+  const size_t axis = axis_of_split_concat(g, op);
   const std::vector<int64_t> sizes = parse_sizes(op);
   check_view(op, arg(g, op, 0), axis);
   Shape part = shape(g, op, 0);
@@ -82,8 +82,8 @@ std::vector<TensorSpec> infer_split(const Graph& g, const Op& op) {
   return specs;
 }
 
-std::vector<TensorSpec> infer_concat(const Graph& g, const Op& op) {
-  const size_t axis = axis_of(g, op);
+std::vector<TensorSpec> infer_concat_split_concat(const Graph& g, const Op& op) {
+  const size_t axis = axis_of_split_concat(g, op);
   check_view(op, arg(g, op, 0), axis);
   Shape whole = shape(g, op, 0);
   whole[axis] = 0;
@@ -112,7 +112,7 @@ std::vector<TensorSpec> infer_concat(const Graph& g, const Op& op) {
   return {{whole, arg(g, op, 0).dtype}};
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext&) {
+Work work_split_concat(const Graph& g, const Op& op, const WorkContext&) {
   return {.bytes = view(op) ? 0 : io_bytes(g, op)};
 }
 
@@ -128,15 +128,15 @@ std::vector<Piece> one_by_one(const Graph& g, const Op& op, const std::vector<Te
   return pieces;
 }
 
-std::vector<Piece> pieces_split(const Graph& g, const Op& op) {
+std::vector<Piece> pieces_split_split_concat(const Graph& g, const Op& op) {
   return one_by_one(g, op, op.outputs, op.inputs[0]);
 }
 
-std::vector<Piece> pieces_concat(const Graph& g, const Op& op) {
+std::vector<Piece> pieces_concat_split_concat(const Graph& g, const Op& op) {
   return one_by_one(g, op, op.inputs, op.outputs[0]);
 }
 
-void gradient_split(GradContext& c, OpId) {
+void gradient_split_split_concat(GradContext& c, OpId) {
   const Op op = c.op();
   if (!c.needs(op.inputs[0])) return;
   std::vector<TensorId> parts;
@@ -152,7 +152,7 @@ void gradient_split(GradContext& c, OpId) {
   c.add(op.inputs[0], c.graph().out(dx));
 }
 
-void gradient_concat(GradContext& c, OpId) {
+void gradient_concat_split_concat(GradContext& c, OpId) {
   const Op op = c.op();
   const auto axis = static_cast<size_t>(attr_int(op, "axis"));
   std::string sizes;
@@ -205,7 +205,7 @@ void move_parts(const KernelCall<T>& c, TensorId whole_id, void* whole_data,
   }
 }
 
-constexpr auto run_split = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_split_split_concat = []<class T>(const KernelCall<T>& c) {
   move_parts<true>(c, c.op.inputs[0], c.inputs[0], c.op.outputs, c.outputs);
 };
 
@@ -213,7 +213,7 @@ constexpr auto run_concat = []<class T>(const KernelCall<T>& c) {
   move_parts<false>(c, c.op.outputs[0], c.outputs[0], c.op.inputs, c.inputs);
 };
 
-constexpr int kMaxParts = 1 << 16;
+constexpr int kMaxPartsSplitConcat = 1 << 16;
 
 }  // namespace
 
@@ -223,23 +223,23 @@ const OpDef kSplit = {.name = "split",
                           "\"4,4\"; attr view=1: without a copy",
                       .basic = BasicOp::kSplit,
                       .inputs = {{"x", Role::kAny}},
-                      .outputs = {several("parts", kMaxParts, Role::kAny)},
-                      .infer = infer_split,
-                      .work = work,
-                      .gradient = gradient_split,
-                      .pieces = pieces_split,
+                      .outputs = {several("parts", kMaxPartsSplitConcat, Role::kAny)},
+                      .infer = infer_split_split_concat,
+                      .work = work_split_concat,
+                      .gradient = gradient_split_split_concat,
+                      .pieces = pieces_split_split_concat,
                       .view = view,
-                      .run = any_type(run_split)};
+                      .run = any_type(run_split_split_concat)};
 
 const OpDef kConcat = {.name = "concat",
                        .doc = "joins parts along attr axis; attr view=1: without a copy",
                        .basic = BasicOp::kConcat,
-                       .inputs = {several("parts", kMaxParts, Role::kAny)},
+                       .inputs = {several("parts", kMaxPartsSplitConcat, Role::kAny)},
                        .outputs = {{"x", Role::kAny}},
-                       .infer = infer_concat,
-                       .work = work,
-                       .gradient = gradient_concat,
-                       .pieces = pieces_concat,
+                       .infer = infer_concat_split_concat,
+                       .work = work_split_concat,
+                       .gradient = gradient_concat_split_concat,
+                       .pieces = pieces_concat_split_concat,
                        .view = view,
                        .run = any_type(run_concat)};
 

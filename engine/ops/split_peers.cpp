@@ -21,14 +21,14 @@ Shape block_of(const Graph& g, const Op& op, Shape slots) {
   return slots;
 }
 
-std::vector<TensorSpec> infer_split(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_split_split_peers(const Graph& g, const Op& op) {
   expect_shape(g, op, 0, {kAny, kAny, kAny});
   const Tensor& slots = arg(g, op, 0);
   const TensorSpec part{block_of(g, op, slots.shape), slots.dtype};
   return std::vector<TensorSpec>(static_cast<size_t>(round_of(g, op).of), part);
 }
 
-std::vector<TensorSpec> infer_join(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_join_split_peers(const Graph& g, const Op& op) {
   const int64_t rounds = round_of(g, op).of;
   if (op.inputs.size() != static_cast<size_t>(rounds)) {
     throw user_error(
@@ -49,7 +49,7 @@ std::vector<TensorSpec> infer_join(const Graph& g, const Op& op) {
   return {{slots, arg(g, op, 0).dtype}};
 }
 
-void gradient_split(GradContext& c, OpId) {
+void gradient_split_split_peers(GradContext& c, OpId) {
   const Op op = c.op();
   if (!c.needs(op.inputs[0])) return;
   std::vector<TensorId> parts;
@@ -65,7 +65,7 @@ void gradient_split(GradContext& c, OpId) {
   c.add(op.inputs[0], c.graph().out(c.emit("join_peers", "dx", parts, all_attrs(op))));
 }
 
-void gradient_join(GradContext& c, OpId) {
+void gradient_join_split_peers(GradContext& c, OpId) {
   const Op op = c.op();
   const OpId dx = c.emit("split_peers", "dx", {c.grad(op.outputs[0])}, all_attrs(op));
   for (size_t j = 0; j < op.inputs.size(); ++j) {
@@ -87,12 +87,12 @@ void for_each_block(const KernelCall<T>& c, T* whole, std::span<void* const> par
   }
 }
 
-constexpr auto run_split = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_split_split_peers = []<class T>(const KernelCall<T>& c) {
   for_each_block(c, c.in(0), c.outputs,
                  [&](T* part, T* block, int64_t n) { copy(c, part, block, n); });
 };
 
-constexpr auto run_join = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_join_split_peers = []<class T>(const KernelCall<T>& c) {
   for_each_block(c, c.out(0), c.inputs,
                  [&](T* part, T* block, int64_t n) { copy(c, block, part, n); });
 };
@@ -106,19 +106,19 @@ const OpDef kSplitPeers = {
     .doc = "cuts slots into parts by the round in which they are sent; attrs rounds, group, stride",
     .inputs = {{"slots"}},
     .outputs = {several("parts", kMaxRounds)},
-    .infer = infer_split,
+    .infer = infer_split_split_peers,
     .work = work_moves,
-    .gradient = gradient_split,
-    .run = any_type(run_split)};
+    .gradient = gradient_split_split_peers,
+    .run = any_type(run_split_split_peers)};
 
 const OpDef kJoinPeers = {
     .name = "join_peers",
     .doc = "joins the slots of all rounds, the inverse of split_peers; attrs rounds, group, stride",
     .inputs = {several("parts", kMaxRounds)},
     .outputs = {{"slots"}},
-    .infer = infer_join,
+    .infer = infer_join_split_peers,
     .work = work_moves,
-    .gradient = gradient_join,
-    .run = any_type(run_join)};
+    .gradient = gradient_join_split_peers,
+    .run = any_type(run_join_split_peers)};
 
 }  // namespace moe::ops

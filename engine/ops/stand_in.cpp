@@ -6,7 +6,7 @@
 namespace moe::ops {
 namespace {
 
-constexpr int kMaxTensors = 24;
+constexpr int kMaxTensorsStandIn = 24;
 
 /// Returns the number attr `key` states per token. Throws UserError unless it is at least 0.
 double per_token(const Op& op, std::string_view key) {
@@ -27,7 +27,7 @@ size_t num_values(const Op& op, size_t first) {
       parameters, op.inputs.size() - first);
 }
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_stand_in(const Graph& g, const Op& op) {
   Shape y = expect_matrix(g, op, 0);
   for (size_t i = 1; i < num_values(op, 0); ++i) {
     expect_rows(g, op, i, rows_of(y), cols_of(shape(g, op, i)));
@@ -47,7 +47,7 @@ Work stated_work(const Op& op, const Shape& y, double times) {
           .matrix = flops > 0 ? gemm_of(rows, width, flops / (2 * rows * width)) : MatrixWork()};
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext&) {
+Work work_stand_in(const Graph& g, const Op& op, const WorkContext&) {
   return stated_work(op, g.tensor(op.outputs[0]).shape, 1);
 }
 
@@ -56,7 +56,7 @@ Work work_back(const Graph& g, const Op& op, const WorkContext&) {
   return attr_int(op, "of_parameters") == 1 ? Work() : stated_work(op, shape(g, op, 0), 2);
 }
 
-void gradient(GradContext& c, OpId) {
+void gradient_stand_in(GradContext& c, OpId) {
   const Op op = c.op();
   const size_t values = num_values(op, 0);
   std::vector<TensorId> inputs = {c.grad(op.outputs[0])};
@@ -74,7 +74,7 @@ void gradient(GradContext& c, OpId) {
   back("dw", 1, values, op.inputs.size());
 }
 
-std::vector<TensorSpec> infer_back(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_back_stand_in(const Graph& g, const Op& op) {
   const size_t values = num_values(op, 1);
   const bool of_parameters = attr_int(op, "of_parameters") == 1;
   const DType dtype = arg(g, op, 0).dtype;
@@ -87,13 +87,13 @@ std::vector<TensorSpec> infer_back(const Graph& g, const Op& op) {
 }
 
 /// Can be cut along the batch: sequences do not meet. The gradient of a parameter cannot.
-std::vector<AxisTuple> axes(const Graph&, const Op& op) {
+std::vector<AxisTuple> axes_stand_in(const Graph&, const Op& op) {
   std::vector<int> cuts(op.inputs.size(), kWhole);
   for (size_t i = 0; i < num_values(op, 0); ++i) cuts[i] = 0;
   return {{cuts, {0}}};
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_stand_in = []<class T>(const KernelCall<T>& c) {
   throw user_error(
       "op '{}': it stands in for {} with stated flops and bytes, and can only be simulated; leave "
       "this model out of what is executed",
@@ -107,22 +107,22 @@ const OpDef kStandIn = {
     .doc =
         "attr width columns, in the place of a part that does not exist here (attr what); attrs "
         "flops and bytes per token, parameters: how many inputs, the last ones; simulated only",
-    .inputs = {several("inputs", kMaxTensors)},
+    .inputs = {several("inputs", kMaxTensorsStandIn)},
     .outputs = {{"y"}},
-    .infer = infer,
-    .work = work,
-    .gradient = gradient,
-    .axes = axes,
-    .run = wide_types(run)};
+    .infer = infer_stand_in,
+    .work = work_stand_in,
+    .gradient = gradient_stand_in,
+    .axes = axes_stand_in,
+    .run = wide_types(run_stand_in)};
 
 const OpDef kStandInBack = {
     .name = "stand_in_back",
     .doc = "gradients of the inputs of stand_in; with attr of_parameters=1 of its parameters",
-    .inputs = {{"dy"}, several("inputs", kMaxTensors)},
-    .outputs = {several("gradients", kMaxTensors)},
-    .infer = infer_back,
+    .inputs = {{"dy"}, several("inputs", kMaxTensorsStandIn)},
+    .outputs = {several("gradients", kMaxTensorsStandIn)},
+    .infer = infer_back_stand_in,
     .work = work_back,
     .gradient = no_gradient,
-    .run = wide_types(run)};
+    .run = wide_types(run_stand_in)};
 
 }  // namespace moe::ops

@@ -6,7 +6,7 @@
 namespace moe::ops {
 namespace {
 
-std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+std::vector<TensorSpec> infer_transpose_blocks(const Graph& g, const Op& op) {
   const Tensor& x = arg(g, op, 0);
   const int64_t rows = expect_attr(op, "rows", 1), cols = expect_attr(op, "cols", 1);
   if (x.shape.empty() || x.shape[0] < 1 || x.shape[0] % (rows * cols) != 0) {
@@ -19,7 +19,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 }
 
 /// Can be cut along any axis except the first, which holds the blocks; counts of rows, as row ends.
-std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
+std::vector<AxisTuple> axes_transpose_blocks(const Graph& g, const Op& op) {
   std::vector<AxisTuple> tuples;
   if (arg(g, op, 0).dtype == DType::kI32) tuples.push_back({{kRowEnds}, {kRowEnds}});
   for (size_t axis = 1; axis < shape(g, op, 0).size(); ++axis) {
@@ -28,7 +28,7 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   return tuples;
 }
 
-void gradient(GradContext& c, OpId) {
+void gradient_transpose_blocks(GradContext& c, OpId) {
   const Op op = c.op();
   if (!c.needs(op.inputs[0])) return;
   const OpId dx = c.emit("transpose_blocks", "dx", {c.grad(op.outputs[0])},
@@ -36,7 +36,7 @@ void gradient(GradContext& c, OpId) {
   c.add(op.inputs[0], c.graph().out(dx));
 }
 
-constexpr auto run = []<class T>(const KernelCall<T>& c) {
+constexpr auto run_transpose_blocks = []<class T>(const KernelCall<T>& c) {
   const int64_t rows = attr_int(c.op, "rows"), cols = attr_int(c.op, "cols");
   const bool index = arg(c.graph, c.op, 0).dtype == DType::kI32;
   const auto element = static_cast<int64_t>(index ? sizeof(int32_t) : sizeof(T));
@@ -57,10 +57,10 @@ const OpDef kTransposeBlocks = {
     .basic = BasicOp::kTransposeBlocks,
     .inputs = {{"x", Role::kAny}},
     .outputs = {{"y", Role::kAny}},
-    .infer = infer,
+    .infer = infer_transpose_blocks,
     .work = work_moves,
-    .gradient = gradient,
-    .axes = axes,
-    .run = any_type(run)};
+    .gradient = gradient_transpose_blocks,
+    .axes = axes_transpose_blocks,
+    .run = any_type(run_transpose_blocks)};
 
 }  // namespace moe::ops

@@ -96,12 +96,14 @@ __global__ void __launch_bounds__(kLogitThreads<T>, 1024 / kLogitThreads<T>)
     if (thread == 0 && counts)
       loss += scale * (log(static_cast<double>(sum)) + (static_cast<double>(top) - at_target));
     if (gradient) {
-      const float slope = counts ? factor / sum : 0;
+      const float slope = factor / sum;
+      // A row without a target has 0, whatever its logits.
+      const auto gradient_of = [&](float x) { return counts ? power(x) * slope : 0; };
       if (single < end)
-        store(packs + single, Numbers<1>{{power(load<1>(from + single).at[0]) * slope}});
+        store(packs + single, Numbers<1>{{gradient_of(load<1>(from + single).at[0])}});
       for (int at = first + thread * N; at < last; at += kStep) {
         const auto x = load<N>(from + at);
-        const auto grad = numbers<N>([&](int i) { return power(x.at[i]) * slope; });
+        const auto grad = numbers<N>([&](int i) { return gradient_of(x.at[i]); });
         uint4 bits;
         store(reinterpret_cast<T*>(&bits), grad);
         __stcs(reinterpret_cast<uint4*>(packs + at), bits);

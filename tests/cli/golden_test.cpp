@@ -64,7 +64,7 @@ TEST_CASE("every recipe of the project is right as far as it can be without runn
   // Of recipes with hundreds of plans a few are made.
   const std::map<std::string, std::string> narrowed = {
       {"balancers_steps.lua", "--set nodes=1 --set seed=1 --set tokens=256"},
-      {"lancet/fig11_12.lua", "--set nodes=4 --set gpu=p3dn"},
+      {"lancet/fig11_12.lua", "--set nodes=4 --set gpu=p3dn --set size=S"},
       {"lancet/fig13.lua", "--set gpu=p4de"},
       {"lancet/fig15.lua", "--set gpu=p4de"},
       {"lancet/fig16.lua", "--set gpu=p4de"},
@@ -72,6 +72,7 @@ TEST_CASE("every recipe of the project is right as far as it can be without runn
       {"lina/fig10_14.lua", "--set experts=4"},
       {"lina/fig15.lua", "--set size=gpt2"},
       {"mix_all.lua", "--set nodes=2 --set gpu=p4de"},
+      {"mix_mesh.lua", "--set gpu=p4de --set pp=2 --set grid.micro_batches=4 --set model.layers=4"},
       {"prediction_error.lua", "--set configurations=8"}};
   const Folder folder;
   size_t num_recipes = 0;

@@ -191,11 +191,13 @@ class HostArrays {
   template <class X>
   static Output read(const std::vector<X>& all) {
     Output out;
+    out.values.resize(all.size());
+    double* value = out.values.data();
     for (const X v : all) {
       if constexpr (std::is_same_v<X, kernels::Bf16>) {
-        out.values.push_back(to_float(v));
+        *value++ = to_float(v);
       } else {
-        out.values.push_back(static_cast<double>(v));
+        *value++ = static_cast<double>(v);
       }
     }
     const auto* const bytes = reinterpret_cast<const char*>(all.data());

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <list>
 #include <stdexcept>
 #include <string>
@@ -341,21 +342,23 @@ auto without_stream(const A&... arguments) {
   (std::make_index_sequence<sizeof...(A) - 1>());
 }
 
-template <class A>
-auto if_for_extents(const A& argument) {
-  if constexpr (kIsOperand<A> && !kIsMap<A>) {
-    return std::tuple<>();
-  } else {
-    return std::tuple<A>(argument);
-  }
+/// Where the arguments are that Extents is called with.
+template <class... A>
+constexpr auto given_to_extents(const std::tuple<A...>*) {
+  constexpr bool kGiven[] = {(!kIsOperand<A> || kIsMap<A>)...};
+  std::array<size_t, (size_t{0} + ... + size_t{!kIsOperand<A> || kIsMap<A>})> places = {};
+  for (size_t i = 0, n = 0; i < sizeof...(A); ++i)
+    if (kGiven[i]) places[n++] = i;
+  return places;
 }
+/// std::tuple_cat would take the compiler long.
 template <class Extents, class... A>
 auto extents_of(const std::tuple<A...>& arguments) {
-  return std::apply(
-      [](const A&... each) {
-        return std::apply(Extents(), std::tuple_cat(if_for_extents(each)...));
-      },
-      arguments);
+  constexpr auto kGiven = given_to_extents(static_cast<std::tuple<A...>*>(nullptr));
+  return [&]<size_t... i>(std::index_sequence<i...>) {
+    return Extents()(std::get<kGiven[i]>(arguments)...);
+  }
+  (std::make_index_sequence<kGiven.size()>());
 }
 
 /// Operands among the first arguments.

@@ -33,9 +33,9 @@ class Operands {
   template <class T>
   double* in(const T* p, int64_t n) {
     if (p == nullptr) return nullptr;
-    std::vector<double>& copy = copies_.emplace_back();
-    for (int64_t i = 0; i < n; ++i) copy.push_back(to_float(p[i]));
-    return copy.data();
+    double* const copy = copies_.emplace_back(static_cast<size_t>(n)).data();
+    for (int64_t i = 0; i < n; ++i) copy[i] = to_float(p[i]);
+    return copy;
   }
   const int32_t* in(const int32_t* p, int64_t) { return p; }
   template <class T>

@@ -202,7 +202,7 @@ std::vector<Mix> random_mixes(size_t n) {
 
 TEST_CASE(
     "mixes of techniques train the plain program's model, in whatever order they are listed") {
-  check_mixes(random_mixes(30));
+  check_mixes(random_mixes(12));
 }
 
 TEST_CASE("200 mixes, and all pairs, train the plain program's model", "[slow]") {
