@@ -9,8 +9,8 @@
 local moe = require "moe"
 
 local set = moe.options { gpus = 16, seqs = 1024, model = "qwen3_30b_a3b", seq = 4096, tie = 0.141,
-  cluster = "h100", all = false }
-local cluster = moe.cluster[set.cluster] { nodes = set.gpus / 8 }
+  cluster = "h100", stack = "megatron", all = false }
+local cluster = moe.cluster[set.cluster] { nodes = set.gpus / 8, stack = set.stack }
 local model = moe.model[set.model] { batch_per_device = 1, seq = set.seq, capacity = "none" }
 local passes = { moe.pass.irregular_a2a {}, moe.pass.used_rows {}, moe.pass.weights_at_experts {},
   moe.pass.zero {}, moe.pass.blocking_a2a {}, all_reduce = { lane = "comm_reduce", place = "ready",

@@ -9,5 +9,6 @@ return function(assumed)
   -- into counts of tokens per expert (moe/token_dispatcher.py).
   stack.ops.gate = { { of = "probs", kernels = 3, moves = 5 } }
   stack.ops.gate_dlogits = { { of = "probs", kernels = 2, moves = 4 } }
+  stack.host_us.gate, stack.host_us.gate_dlogits = nil, nil  -- by these kernels
   return stack
 end
