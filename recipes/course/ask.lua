@@ -66,12 +66,12 @@ end
 function M.gpt2(nodes, system, t)
   t.layers, t.seq, t.batch_per_device, t.experts_per_device = 12, 512, 24, 2
   t.hidden, t.heads = t.hidden or 768, (t.hidden or 768) / 64
+  local cluster = moe.cluster.p4de { nodes = nodes }
   M.words = ([[
 GPT-2 in bf16 with 12 blocks of width %d; every second has experts, two per GPU, one for each token.
 Each of %d A100 has 24 sequences of 512 tokens. A node has 8 A100 and 4 NICs of 100 Gb/s, of which
-collectives reach 61%%. ]]):format(t.hidden, 8 * nodes)
-  return moe.plan { system = system, cluster = moe.cluster.p4de { nodes = nodes },
-    model = moe.model.gpt2_moe(t) }
+collectives reach %.0f%%. ]]):format(t.hidden, 8 * nodes, 100 * cluster.nic.bytes_per_s / 12.5e9)
+  return moe.plan { system = system, cluster = cluster, model = moe.model.gpt2_moe(t) }
 end
 
 return M
