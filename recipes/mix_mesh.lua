@@ -93,8 +93,8 @@ local function why(point, name)
     local share = 100 * cause.ms / explained.exposed_ms
     if share >= 5 then texts[#texts + 1] = ("%s %.0f%%"):format(cause.cause, share) end
   end
-  return ("%s: %.0f of %.0f ms of communication exposed: %s"):format(name, explained.exposed_ms,
-    explained.exposed_ms + explained.hidden_ms, table.concat(texts, ", "))
+  return ("%s: %.0f of %.0f ms wait for communication: %s"):format(name, explained.exposed_ms,
+    explained.iteration_ms, table.concat(texts, ", "))
 end
 
 local points, order = {}, {}
