@@ -2,9 +2,9 @@
 -- pipeline ranks and experts, on skewed routing? Lancet's weight-gradient schedule and parts,
 -- PipeMoE's degree, Lina's priority, Pro-Prophet's placement and scheduler, and Megatron-LM's
 -- combined 1F1B, in which one micro-batch computes while the rows of another travel: each alone,
--- each left out, and all. Simulated on clusters of A100, H100 and B200, with what the fastest and the
--- base wait for; then eight drawn ones (--set executed=12 --set seed=2) are predicted and executed on
--- four paced CPU ranks over an emulated link. --executor cpu leaves out what is simulated.
+-- each left out, and all. Simulated on clusters of A100, H100 and B200, with what the base and the
+-- fastest wait for; then eight drawn ones (--set executed=12 --set seed=2) are predicted and
+-- executed on four paced CPU ranks over an emulated link; --executor cpu does this alone.
 local moe = require "moe"
 local pass = moe.pass
 
@@ -93,8 +93,8 @@ local function why(point, name)
     local share = 100 * cause.ms / explained.exposed_ms
     if share >= 5 then texts[#texts + 1] = ("%s %.0f%%"):format(cause.cause, share) end
   end
-  return ("%s: %.0f of %.0f ms of communication exposed: %s"):format(name, explained.exposed_ms,
-    explained.exposed_ms + explained.hidden_ms, table.concat(texts, ", "))
+  return ("%s: %.0f of %.0f ms wait for communication: %s"):format(name, explained.exposed_ms,
+    explained.iteration_ms, table.concat(texts, ", "))
 end
 
 local points, order = {}, {}
@@ -136,7 +136,7 @@ for run in executed:each() do
     run.disturbed and "yes" or "no", ("%.1e"):format(off) }
 end
 if first then
-  print(("\nExecuted, %d of the systems (seed %d); errors are those at the speed that the cores had "
-    .. "during the run\n%s\nerror: median %.1f%%, largest %.1f%%"):format(#errors, set.seed,
+  print(("\nExecuted, %d of the systems (seed %d); errors are those at the speed that the cores "
+    .. "had during the run\n%s\nerror: median %.1f%%, largest %.1f%%"):format(#errors, set.seed,
     moe.table(rows), errors:median(), errors:max()))
 end

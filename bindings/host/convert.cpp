@@ -129,8 +129,8 @@ class Reader {
   std::vector<std::string> path_;
 };
 
-// Makes a value of a text, and refuses a key that is there twice and what is too deep. The library's
-// parser with a callback looks at all entries of a list again whenever one of them ends.
+// Makes a value of a text, and refuses a key that is there twice and what is too deep. (The
+// library's parser with a callback looks at all entries of a list again whenever one of them ends.)
 class TextReader : public nlohmann::detail::json_sax_dom_parser<json> {
  public:
   TextReader(json& value, const std::string& what) : json_sax_dom_parser(value), what_(what) {}

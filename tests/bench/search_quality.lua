@@ -70,7 +70,8 @@ local function against_brute_force(i, c)
   print(moe.table { { "case", "mixes", "refused", "brute force ms", "search ms", "worse by",
     "simulated", "s", "s of brute force" }, { c[1], n, refused, ("%.6f"):format(best),
     ("%.6f"):format(s.best.iteration_ms),
-    ("%+.3f%%"):format(100 * (s.best.iteration_ms / best - 1)), s.simulated, ("%.0f"):format(took), ("%.0f"):format(core.clock() - began - took) } })
+    ("%+.3f%%"):format(100 * (s.best.iteration_ms / best - 1)), s.simulated,
+    ("%.0f"):format(took), ("%.0f"):format(core.clock() - began - took) } })
   print(("best of all: %s; found: %s"):format(label, s.known or s.best.choice))
 end
 

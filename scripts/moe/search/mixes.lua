@@ -277,27 +277,10 @@ function Tried:beyond(outcome)
   return entry.hash ~= outcome.plan_hash and "its passes in another order" or nil
 end
 
--- Returns the known systems that train, { name, system, n = number of passes }, those with the most
--- passes first: what one has with fewer passes is mostly a mix.
-local function that_train(at)
-  local list = {}
-  for name in pairs(system_lib.known) do
-    local one, train = { name = name, system = system_lib.named(name, at) }, true
-    local stages = system_lib.expand(one.system)[1][1].stages
-    for _, stage in ipairs(stages) do
-      train = train and not space_lib.is_for_inference(stage.name)
-    end
-    one.n = #stages
-    list[#list + 1] = train and one or nil
-  end
-  table.sort(list, function(a, b) return a.n > b.n or a.n == b.n and a.name < b.name end)
-  return list
-end
-
 --- Simulates the known systems that train while left() is true, and tries those that are mixes as
 --- mixes. After an error those before it are known.
 function Tried:known_systems(left)
-  local all = that_train(self.at)
+  local all = space_lib.known_systems(self.at)
   for i, one in ipairs(all) do
     self.not_simulated = #all + 1 - i
     if not left() then return end

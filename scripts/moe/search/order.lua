@@ -19,8 +19,8 @@ end
 --- best mix, if it is the faster one, is so too with each assumed constant at either end of its
 --- band; changes: the ends at which it is not, as "name = lo". Of these two, one that was refused
 --- or does not fit in memory is left out. The list is empty without assumed constants. second: the
---- record of the best known system, or nil. Ends when left() is false; not_seen: the constants after
---- that.
+--- record of the best known system, or nil. Ends when left() is false; not_seen: the number of
+--- constants after that.
 function M.of(c, tried, best, second, left)
   local list, others = core.array {}, {}
   local function add(name, system)

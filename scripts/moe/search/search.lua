@@ -280,8 +280,7 @@ schema.record("search", "search", "what moe.search found", {
   { "no_room", "string?", "which device of the first of these, and how many rows" },
   { "order", "{ second: string, holds: boolean, changes: string[], not_seen: integer? }[]",
     "whether the best mix stays faster than the plain one and than the best known system at both "
-      .. "ends of each assumed constant, or at which ends it does not; not_seen: the number of "
-      .. "constants for which the time was too short" },
+      .. "ends of each assumed constant, or at which not; not_seen: constants without the time" },
   { "bound_ms", "number?", "a time below which no schedule of the best mix's ops is; nil under a "
     .. "routing or with placed experts, whose ops take other times in each step" },
   { "least_bound_ms", "number?", "the smallest such time of all mixes seen" },
@@ -367,8 +366,8 @@ local function check(c, space, at)
 end
 
 -- Returns what the tried mixes say of the best one: most fields of the type "search".
-local function found(search, best)
-  local c, space, tried, weight = search.c, search.space, search.tried, search.weights[1]
+local function found(search, best, weight)
+  local c, space, tried = search.c, search.space, search.tried
   local known = weight == 1 and tried:better_known(best)
   local explains = c.contributions and not tried:entry(best).oom and not known
   local s = { best = tried:record(best, "best"), plain = tried:record(space:plain(), "plain"),
@@ -376,8 +375,9 @@ local function found(search, best)
     order = core.array {}, top = tried:top(best, weight, c.top),
     front = tried:front(best, weight), named = tried:named(), refused = tried:refusals(),
     policies = tried:policies(), not_allowed = tried.not_allowed,
-    simulated = tried.simulated, not_simulated = tried.not_simulated, excluded = tried.excluded, space = space.size, name = c.name,
-    model = c.model.name, cluster = c.cluster.name, devices = c.cluster.devices,
+    simulated = tried.simulated, not_simulated = tried.not_simulated, excluded = tried.excluded,
+    space = space.size, name = c.name, model = c.model.name, cluster = c.cluster.name,
+    devices = c.cluster.devices,
     memory_bytes = tried.spec.cluster.device.memory_bytes, steps = tried:steps_of(best) }
   s.beyond = tried.systems[1] and tried.systems[1].beyond
   s.too_large, s.no_rows, s.no_room = tried:too_large()
@@ -413,7 +413,7 @@ end
 local function conclude(search, best)
   local c, space, tried, weight = search.c, search.space, search.tried, search.weights[1]
   best = simplest(space, tried, best, weight)
-  local s = found(search, best)
+  local s = found(search, best, weight)
   s.exhaustive, s.objective, s.searched_s = search.exhaustive, search.objectives, search.searched_s
   s.budget_s, s.interrupted, s.points = c.budget_s, search.interrupted, core.args.points
   local by_patience = not s.exhaustive and not s.points and s.searched_s < c.budget_s

@@ -55,8 +55,20 @@ for _, row in ipairs(policy.pass_rows) do
   kinds[row.name], for_inference[row.name] = row.kind, row.inference
 end
 
---- Returns whether a pass is for inference only.
-function M.is_for_inference(pass) return for_inference[pass] or false end
+--- Returns the known systems that train, { name, system, n = number of passes }, those with the
+--- most passes first: one with fewer is mostly a mix. at: where errors are raised.
+function M.known_systems(at)
+  local list = {}
+  for name in pairs(system_lib.known) do
+    local one, trains = { name = name, system = system_lib.named(name, at) }, true
+    local stages = system_lib.expand(one.system)[1][1].stages
+    for _, stage in ipairs(stages) do trains = trains and not for_inference[stage.name] end
+    one.n = #stages
+    list[#list + 1] = trains and one or nil
+  end
+  table.sort(list, function(a, b) return a.n > b.n or a.n == b.n and a.name < b.name end)
+  return list
+end
 
 -- Adds the passes that no dimension has, with the defaults of their options: those that place
 -- experts to the dimension "placement", each other pass as a dimension of its own.

@@ -7,8 +7,9 @@ return function(assumed)
   stack.doc = "megatron without fused permutation"
   local ops = stack.ops
   -- The map and the probabilities are transposed, token numbers and probabilities taken by
-  -- masked_select, which counts, selects and writes indices (6 kernels), and tells the host how many
-  -- there are. Backward zeros, a copy, a sum of the mask in int64, and the copy transposed.
+  -- masked_select, which counts, selects and writes indices (6 kernels), and for which the host
+  -- waits to learn how many there are (nonzero). Backward zeros, a copy, a sum of the mask in
+  -- int64, and the copy transposed.
   ops.gate = { { of = "probs", kernels = 16 + 15, moves = 12 + 3.5 } }
   ops.gate_dlogits = { { of = "probs", kernels = 8 + 6, moves = 8 + 10.75 } }
   stack.waits = { "exchange_counts", "gate" }

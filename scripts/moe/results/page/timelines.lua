@@ -55,8 +55,8 @@ local function captions(R)
   return out
 end
 
--- Returns the trace of a run; nil and why it cannot be shown; or nil alone if its file is gone, which
--- it says: the numbers of the run are in results.json.
+-- Returns the trace of a run; nil and why it cannot be shown; or nil alone if its file is gone,
+-- which it says: the numbers of the run are in results.json.
 local function read_trace(dir, run)
   local found, text = pcall(core.read_file, dir .. "/" .. run.trace)
   if not found then return core.warn(("%s; the run's timeline is left out"):format(text)) end
