@@ -88,8 +88,8 @@ end
 
 local rows_of = {}  -- expected rows by dispatcher, options and sizes, since they take time to draw
 
---- Returns what core.dispatch_us takes beside a law: expected rows per token, and the call; path: of
---- what asks, for errors.
+--- Returns what core.dispatch_us takes beside a law: expected rows per token, and the call. path:
+--- of what asks, for errors.
 function M.load(c, name, options, path, at)
   local sizes = schema.picked(c, { "ranks", "ranks_per_node", "experts", "topk", "hidden" })
   sizes.tokens, sizes.groups, sizes.top_groups = c.tokens, c.ranks / c.ranks_per_node, c.max_nodes
