@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # test.sh [--slow] [ctest option...]: installs missing packages (on Debian 12), builds everything in
-# build/release, and runs all tests; the longer versions of quick ones (label slow) and the tests of
-# the GPU's kernels, which take six minutes of two cores, with --slow alone. The exit status is that
-# of ctest.
+# build/release, and runs all tests; the longer versions of quick ones (label slow), and the GPU's
+# plugin and its tests, which take eight minutes of two cores, with --slow alone. The exit status is
+# that of ctest.
 set -euo pipefail
 # shellcheck source=scripts/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
