@@ -193,6 +193,17 @@ void StepComposer::place(OpId id, const Entries& known) {
   blocks_[rank_of(id)][static_cast<size_t>(mine.entry)].ops.push_back(id);
 }
 
+/// Lets the host launch the ops of a block up to `id`, and returns the ways to its launch.
+const StepComposer::Ways& StepComposer::launch(Block& block, OpId id) const {
+  Ways& host = block.paths.delays[block.paths.lanes - 1];
+  while (!block.launched.contains(id)) {
+    const OpId op = block.launches.at(block.launched.size());
+    for (double& end : host) end += static_cast<double>(plan_->spec.cost->host_ns(graph_, op));
+    block.launched.emplace(op, host);
+  }
+  return block.launched.at(id);
+}
+
 /// Sets the paths of a block: for each op the longest way from each lane and arrival to its end. An
 /// op of the block before for which an op here waits is over with the lane of the one here, or else
 /// with its own.
@@ -203,22 +214,6 @@ void StepComposer::find_ways(size_t rank, size_t entry) {
   std::vector<Ways>& ends = block.paths.delays;  // of the lanes, then of what it gives
   ends.assign(lanes + 2, Ways(lanes + 2, Paths::kNone));
   for (size_t lane = 0; lane < lanes; ++lane) ends[lane][lane] = 0;
-  std::map<OpId, Ways> launched;
-  auto next = block.launches.begin();
-  // Launches ops up to `id`. What the host waits for on the way began earlier, so its end is known.
-  const auto launch = [&](OpId id) {
-    Ways& host = ends[lanes - 1];
-    while (next != block.launches.end() && !launched.contains(id)) {
-      const OpId op = *next++;
-      for (double& end : host) end += static_cast<double>(plan_->spec.cost->host_ns(graph_, op));
-      launched.emplace(op, host);
-      if (!plan_->spec.cost->host_waits(graph_, op) || op == id) continue;
-      if (const auto end = block.ways.find(op); end != block.ways.end()) {
-        host = later(host, end->second);
-      }
-    }
-    return launched.at(id);
-  };
   for (const OpId id : block.ops) {
     const size_t lane = at(id).lane, kind = graph_.op(id).phase == Phase::kForward ? 0 : 1;
     const auto ns = static_cast<double>(at(id).ns);
@@ -234,7 +229,7 @@ void StepComposer::find_ways(size_t rank, size_t entry) {
         if (later(over, before->ways.at(p)) != over) way[at(p).lane] = 0;
       }
     }
-    if (host_) way = later(way, launch(id));
+    if (host_) way = later(way, launch(block, id));
     if (is_handoff(id)) ends[lanes + kind] = way, block.paths.wires[kind] = ns;
     for (double& end : way) end += ns;
     block.ways.emplace(id, way);

@@ -6,8 +6,8 @@
 // Equal to the nanosecond to the simulation as long as the same ops take the same time in each
 // micro-batch and lanes serve them in the same order. Left out: transfers that share links, and
 // slow compute down, with ops of other turns than in the step of few; orders that arbiters choose
-// differently; the time to wake lanes. A stack's host is a lane of each rank, which launches the ops
-// of turn after turn, and then those behind all turns, also where their place is in a turn.
+// differently; the time to wake lanes. A stack's host is a lane of each rank, which launches the
+// ops of turn after turn, and then those behind all turns, also where their place is in a turn.
 #pragma once
 
 #include <map>
@@ -45,7 +45,7 @@ class StepComposer {
   struct Block {
     pipeline::Paths paths;
     std::vector<OpId> ops, launches;  // as they began; as the host launches them
-    std::map<OpId, Ways> ways;
+    std::map<OpId, Ways> ways, launched;
     std::map<OpId, size_t> left;  // ops that the tail waits for: their ends in `paths`
   };
   struct OpState {
@@ -70,6 +70,7 @@ class StepComposer {
   void find_layers();
   Entries add_blocks();
   void place(OpId op, const Entries& known);
+  const Ways& launch(Block& block, OpId id) const;
   void find_ways(size_t rank, size_t entry);
   std::vector<double> launches_behind(const pipeline::Timeline& t) const;
   Nanoseconds tail_end(const std::vector<std::vector<int32_t>>& last, const pipeline::Timeline& t,

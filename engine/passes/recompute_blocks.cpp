@@ -32,17 +32,19 @@ bool may_run_again(const Graph& graph, const Op& op) {
 /// A name in `what`, and whether an op's outputs are made again by it.
 struct Part {
   std::string_view name;
-  bool (*has)(std::string_view kind, const Op& op);
+  bool (*has)(const OpDef& def, const Op& op);
 };
 constexpr std::array kParts = {
-    Part{"blocks", [](std::string_view, const Op&) { return true; }},
-    Part{"norms",
-         [](std::string_view kind, const Op&) { return kind == "rmsnorm" || kind == "layernorm"; }},
+    Part{"blocks", [](const OpDef&, const Op&) { return true; }},
+    Part{"norms", [](const OpDef& def,
+                     const Op&) { return def.name == "rmsnorm" || def.name == "layernorm"; }},
     Part{"activations",
-         [](std::string_view kind, const Op&) { return kind == "silu_mul" || kind == "gelu"; }},
-    Part{"attention", [](std::string_view kind,
-                         const Op&) { return kind == "attend" || kind.starts_with("attn_"); }},
-    Part{"experts", [](std::string_view, const Op& op) {
+         [](const OpDef& def, const Op&) { return def.name == "silu_mul" || def.name == "gelu"; }},
+    Part{"attention",
+         [](const OpDef& def, const Op&) {
+           return place_of(def.inputs, Role::kQuery).has_value() || def.name.starts_with("attn_");
+         }},
+    Part{"experts", [](const OpDef&, const Op& op) {
            return op.segment == Segment::kDispatch || op.segment == Segment::kExpert ||
                   op.segment == Segment::kCombine;
          }}};
@@ -133,7 +135,7 @@ class Recomputation {
       const Op& op = given_.op(producer_[t]);
       dropped_[t] = may_run_again(given_, op) &&
                     std::any_of(parts_.begin(), parts_.end(),
-                                [&](size_t p) { return kParts[p].has(given_.def(op).name, op); });
+                                [&](size_t p) { return kParts[p].has(given_.def(op), op); });
     }
     for (const Op& op : given_.ops()) {
       for (const TensorId t : op.inputs) {

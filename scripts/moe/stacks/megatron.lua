@@ -38,7 +38,7 @@ return function(assumed)
     -- One layer of megatron-core 0.16.1 (its own modules, not Transformer Engine's; 128 experts,
     -- top-8, all-to-all dispatcher, unfused permutation and rotary) run by PyTorch 2.15 on tiny
     -- tensors on one core of an AMD EPYC at 2.x GHz: the least thread time of 300 calls of each
-    -- part, forward and backward, which also has the tensors' own arithmetic. About 9 ms a layer.
+    -- part, forward and backward, which also has the tensors' own arithmetic. About 9 ms per layer.
     -- What TransformerLayer does itself is attend's. Newer cores take less, fused kernels fewer
     -- calls, Transformer Engine's modules more Python: 0.5 to 1.5 times.
     host_us = host(assumed, {
