@@ -9,6 +9,7 @@
 #include "engine/base/errors.h"
 #include "engine/graph/joined.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/defs.h"
 
 namespace moe {
 namespace {
@@ -37,9 +38,9 @@ struct Part {
 constexpr std::array kParts = {
     Part{"blocks", [](const OpDef&, const Op&) { return true; }},
     Part{"norms", [](const OpDef& def,
-                     const Op&) { return def.name == "rmsnorm" || def.name == "layernorm"; }},
+                     const Op&) { return &def == &ops::kRmsnorm || &def == &ops::kLayernorm; }},
     Part{"activations",
-         [](const OpDef& def, const Op&) { return def.name == "silu_mul" || def.name == "gelu"; }},
+         [](const OpDef& def, const Op&) { return &def == &ops::kSiluMul || &def == &ops::kGelu; }},
     Part{"attention",
          [](const OpDef& def, const Op&) {
            return place_of(def.inputs, Role::kQuery).has_value() || def.name.starts_with("attn_");
