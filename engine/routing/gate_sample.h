@@ -58,11 +58,11 @@ MeanRouting even_routing(const GateUse& use, int64_t layers);
 /// Returns the routing of a gate by the scores of `law`, with `loads`, `kept`, `scores` and, if
 /// columns = k, `route`: the choices with a slot. The gate runs for the first ranks, as many as
 /// have about eight million scores in all, but 4 to 16, and for the first 4,096 tokens of each:
-/// counts and choices of more tokens repeat theirs, and the sample has its part of the capacity. A further
-/// rank is like one of these, drawn at random. A gate that reads whose tokens it gets (GateInput)
-/// runs for all ranks, and for at least 256 tokens of each. The results of each step and layer are
-/// kept. Requires: law->scores is not null. Not for several threads at a time. Functions throw the
-/// errors of the gate and of the law.
+/// counts and choices of more tokens repeat theirs, and the sample has its part of the capacity. A
+/// further rank is like one of these, drawn at random. A gate that reads whose tokens it gets
+/// (GateInput) runs for all ranks, and for at least 256 tokens of each. The results of each step
+/// and layer are kept. Requires: law->scores is not null. Not for several threads at a time.
+/// Functions throw the errors of the gate and of the law.
 RoutingModel gated_routing(GateUse use, std::shared_ptr<const RoutingModel> law);
 /// Returns the mean of a gated_routing() over all ranks in one step and layer.
 MeanRouting mean_routing(const RoutingModel& gated, const RoutingQuery& query);
