@@ -2,13 +2,14 @@
 -- pipeline ranks and experts, on skewed routing? Lancet's weight-gradient schedule and parts,
 -- PipeMoE's degree, Lina's priority, Pro-Prophet's placement and scheduler, and Megatron-LM's
 -- combined 1F1B, in which one micro-batch computes while the rows of another travel: each alone,
--- each left out, and all. Simulated on clusters of A100, H100 and B200, with what the base and the
--- fastest wait for; then eight drawn ones (--set executed=12 --set seed=2) are predicted and
--- executed on four paced CPU ranks over an emulated link; --executor cpu does this alone.
+-- each left out, and all. Simulated on clusters of A100, H100 and B200 (--set why=1: with what the
+-- base and the fastest wait for); then eight drawn ones (--set executed=12 --set seed=2) are
+-- predicted and executed on four paced CPU ranks over an emulated link; --executor cpu does this
+-- alone.
 local moe = require "moe"
 local pass = moe.pass
 
-local set = moe.options { executed = 8, seed = 1 }
+local set = moe.options { executed = 8, seed = 1, why = 0 }
 local PACE = 3  -- at least 1.1 * 4 ranks / 2 cores
 
 local techniques = {
@@ -119,7 +120,9 @@ for _, key in ipairs(order) do
   print(("\n%s: base %.0f ms, all %s, the fastest is %s (%s)\n%s"):format(key,
     runs.base.iteration_ms, speedup(runs.base, runs.all), best, speedup(runs.base, runs[best]),
     moe.table(rows)))
-  print(why(runs.base.point, "base") .. "\n" .. why(runs.base.point, best))
+  if set.why > 0 then
+    print(why(runs.base.point, "base") .. "\n" .. why(runs.base.point, best))
+  end
 end
 
 local rows, first, errors = { { "system", "executed ms", "spread", "predicted ms", "error",
