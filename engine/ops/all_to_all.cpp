@@ -7,7 +7,7 @@ namespace moe::ops {
 namespace {
 
 // Where a dispatcher moves the rows (passes/exchange/dispatched.cpp).
-constexpr size_t kChoiceSlotAllToAll = 6, kWeightAllToAll = 7, kResults = 8;
+constexpr size_t kA2aChoiceSlot = 6, kA2aWeight = 7, kResults = 8;
 
 bool to_expert(const Op& op) {
   if (op.rows.to == RowUse::To::kNowhere) {
@@ -121,18 +121,17 @@ std::vector<TensorSpec> infer_rows_all_to_all(const Graph& g, const Op& op) {
 
 std::vector<TensorSpec> infer_all_to_all(const Graph& g, const Op& op) {
   std::vector<TensorSpec> specs = infer_rows_all_to_all(g, op);
-  expect_index(g, op, kChoiceSlotAllToAll, {kAny, kAny});
-  if (has(op, kWeightAllToAll))
-    expect_shape(g, op, kWeightAllToAll, shape(g, op, kChoiceSlotAllToAll));
+  expect_index(g, op, kA2aChoiceSlot, {kAny, kAny});
+  if (has(op, kA2aWeight)) expect_shape(g, op, kA2aWeight, shape(g, op, kA2aChoiceSlot));
   if (attr_int(op, "dots") == 0) return specs;
-  if (!has(op, kWeightAllToAll) || !has(op, kResults)) {
+  if (!has(op, kA2aWeight) || !has(op, kResults)) {
     throw user_error(
         "op '{}' (all_to_all): attribute 'dots' needs inputs {} (weight) and {} "
         "(results)",
-        op.name, kWeightAllToAll, kResults);
+        op.name, kA2aWeight, kResults);
   }
   expect_shape(g, op, kResults, specs[0].shape);
-  specs.push_back({shape(g, op, kChoiceSlotAllToAll), arg(g, op, kWeightAllToAll).dtype});
+  specs.push_back({shape(g, op, kA2aChoiceSlot), arg(g, op, kA2aWeight).dtype});
   return specs;
 }
 
@@ -180,11 +179,11 @@ void gradient_all_to_all(GradContext& c, OpId) {
   }
   Attrs attrs = attrs_of(rows);
   attrs.insert(op.attrs.begin(), op.attrs.end());
-  const TensorId weight = input_or_none(op, kWeightAllToAll);
+  const TensorId weight = input_or_none(op, kA2aWeight);
   const bool dots = weight.valid() && c.needs(weight);
-  if (has(op, kChoiceSlotAllToAll)) {
+  if (has(op, kA2aChoiceSlot)) {
     inputs.resize(kResults + 1);
-    inputs[kChoiceSlotAllToAll] = op.inputs[kChoiceSlotAllToAll], inputs[kWeightAllToAll] = weight;
+    inputs[kA2aChoiceSlot] = op.inputs[kA2aChoiceSlot], inputs[kA2aWeight] = weight;
     if (dots) inputs[kResults] = op.inputs[0];
     attrs["dots"] = int64_t{dots};
   }

@@ -14,7 +14,7 @@ namespace moe::ops {
 namespace {
 
 constexpr const char *kKernels = "kernels", *kLibrary = "cudnn", *kOwn = "own";
-constexpr size_t kQueryOfDxAttend = 3;  // the input q of attend_dx
+constexpr size_t kQueryOfDx = 3;  // the input q of attend_dx
 
 /// Whether a device uses this project's kernels also where a library has some for the shape.
 bool own_kernels(const Op& op) {
@@ -122,7 +122,7 @@ std::vector<AxisTuple> axes_attend(const Graph&, const Op&) {
   return {{{0, 0, 0, kWhole}, {0, 0}}};
 }
 
-Bytes scratch_attend(const Graph& g, const Op& op, size_t query, Bytes elem_bytes) {
+Bytes scratch(const Graph& g, const Op& op, size_t query, Bytes elem_bytes) {
   return attention_scratch(attend_shape(g, op, query), elem_bytes);
 }
 
@@ -149,30 +149,30 @@ constexpr auto run_attend = []<class T>(const KernelCall<T>& c) {
 };
 
 std::vector<TensorSpec> infer_dx_attend(const Graph& g, const Op& op) {
-  const kernels::AttentionShape s = attend_shape(g, op, kQueryOfDxAttend);
+  const kernels::AttentionShape s = attend_shape(g, op, kQueryOfDx);
   const int64_t queries = own_queries(g, op, s);
   const Shape ctx = {s.batch, queries, s.heads * s.value_dim};
   expect_shape(g, op, 0, ctx);
   expect_shape(g, op, 1, ctx);
   expect_shape(g, op, 2, {s.batch, s.heads, queries});
-  expect_shape(g, op, kQueryOfDxAttend + 3, {s.heads});
+  expect_shape(g, op, kQueryOfDx + 3, {s.heads});
   std::vector<TensorSpec> specs;
-  for (size_t i = kQueryOfDxAttend; i < kQueryOfDxAttend + 3 && has(op, i); ++i)
+  for (size_t i = kQueryOfDx; i < kQueryOfDx + 3 && has(op, i); ++i)
     specs.push_back({shape(g, op, i), arg(g, op, i).dtype});
   return specs;
 }
 
 /// Five products: the recomputed scores, dq and dk; dprob and dv.
 Work work_dx_attend(const Graph& g, const Op& op, const WorkContext&) {
-  return seen_work(g, op, kQueryOfDxAttend, 3, 2);
+  return seen_work(g, op, kQueryOfDx, 3, 2);
 }
 
 constexpr auto run_dx_attend = []<class T>(const KernelCall<T>& c) {
-  const kernels::AttentionShape s = attend_shape(c.graph, c.op, kQueryOfDxAttend);
+  const kernels::AttentionShape s = attend_shape(c.graph, c.op, kQueryOfDx);
   const bool one = c.op.outputs.size() == 1;
   const auto out =
       one ? out_qkv<T>(c.out(0), s) : kernels::AttentionOut<T>{c.out(0), c.out(1), c.out(2)};
-  const kernels::AttentionIn<T> in = operands(c, kQueryOfDxAttend, s);
+  const kernels::AttentionIn<T> in = operands(c, kQueryOfDx, s);
   if (!c.op.attrs.contains("context")) {
     c.k.attention_dx(out, c.in(0), c.in(1), in, c.wide(2), s, c.scratch, c.stream);
     return;
@@ -322,27 +322,25 @@ const OpDef kAttend = {
     .work = work_attend,
     .gradient = gradient_attend,
     .axes = axes_attend,
-    .scratch_bytes = [](const Graph& g, const Op& op,
-                        Bytes b) { return scratch_attend(g, op, 0, b); },
+    .scratch_bytes = [](const Graph& g, const Op& op, Bytes b) { return scratch(g, op, 0, b); },
     .run = any_type(run_attend)};
 
-const OpDef kAttendDx = {
-    .name = "attend_dx",
-    .doc = "gradients of q, k and v through attend",
-    .inputs = {{"dctx"},
-               {"ctx"},
-               {"lse"},
-               {"q", Role::kQuery},
-               optional("k"),
-               optional("v"),
-               optional("sinks")},
-    .outputs = {{"dq"}, optional("dk"), optional("dv")},
-    .infer = infer_dx_attend,
-    .work = work_dx_attend,
-    .gradient = no_gradient,
-    .scratch_bytes = [](const Graph& g, const Op& op,
-                        Bytes b) { return scratch_attend(g, op, kQueryOfDxAttend, b); },
-    .run = any_type(run_dx_attend)};
+const OpDef kAttendDx = {.name = "attend_dx",
+                         .doc = "gradients of q, k and v through attend",
+                         .inputs = {{"dctx"},
+                                    {"ctx"},
+                                    {"lse"},
+                                    {"q", Role::kQuery},
+                                    optional("k"),
+                                    optional("v"),
+                                    optional("sinks")},
+                         .outputs = {{"dq"}, optional("dk"), optional("dv")},
+                         .infer = infer_dx_attend,
+                         .work = work_dx_attend,
+                         .gradient = no_gradient,
+                         .scratch_bytes = [](const Graph& g, const Op& op,
+                                             Bytes b) { return scratch(g, op, kQueryOfDx, b); },
+                         .run = any_type(run_dx_attend)};
 
 const OpDef kAttendDsinks = {.name = "attend_dsinks",
                              .doc = "gradient of the sinks of attend [+ acc]",

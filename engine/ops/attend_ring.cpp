@@ -14,9 +14,9 @@
 namespace moe::ops {
 namespace {
 
-constexpr size_t kQueryOfDxAttendRing = 3;  // the input q of attend_step_dx
-constexpr size_t kSinks = 3;                // an input of attend_step and join_steps
-constexpr size_t kFirstPart = 4;  // the context and the log-sum-exp of step 0, of join_steps
+constexpr size_t kQueryOfStep = 3;  // the input q of attend_step_dx
+constexpr size_t kSinks = 3;        // an input of attend_step and join_steps
+constexpr size_t kFirstPart = 4;    // the context and the log-sum-exp of step 0, of join_steps
 
 kernels::AttentionShape step_shape(const Graph& g, const Op& op, size_t query) {
   const kernels::AttentionShape s = attend_shape(g, op, query, 1);
@@ -50,7 +50,7 @@ Work work_attend_ring(const Graph& g, const Op& op, const WorkContext&) {
   return step_work(g, op, 0, 1, 1);
 }
 Work work_dx_attend_ring(const Graph& g, const Op& op, const WorkContext&) {
-  return step_work(g, op, kQueryOfDxAttendRing, 3, 2);
+  return step_work(g, op, kQueryOfStep, 3, 2);
 }
 
 /// The queries of one of a rank's two parts of a sequence, and the keys of a rank that they see.
@@ -106,21 +106,21 @@ constexpr auto run_attend_ring = []<class T>(const KernelCall<T>& c) {
 };
 
 std::vector<TensorSpec> infer_dx_attend_ring(const Graph& g, const Op& op) {
-  const kernels::AttentionShape s = step_shape(g, op, kQueryOfDxAttendRing);
+  const kernels::AttentionShape s = step_shape(g, op, kQueryOfStep);
   const Shape ctx = {s.batch, s.seq, s.heads * s.value_dim};
   expect_shape(g, op, 0, ctx);
   expect_shape(g, op, 1, ctx);
   expect_shape(g, op, 2, {s.batch, s.heads, s.seq});
   std::vector<TensorSpec> specs;
-  for (size_t i = kQueryOfDxAttendRing; i < kQueryOfDxAttendRing + 3; ++i) {
+  for (size_t i = kQueryOfStep; i < kQueryOfStep + 3; ++i) {
     specs.push_back({shape(g, op, i), arg(g, op, i).dtype});
   }
   return specs;
 }
 
 constexpr auto run_dx_attend_ring = []<class T>(const KernelCall<T>& c) {
-  const kernels::AttentionShape own = step_shape(c.graph, c.op, kQueryOfDxAttendRing);
-  const size_t q = kQueryOfDxAttendRing;
+  const kernels::AttentionShape own = step_shape(c.graph, c.op, kQueryOfStep);
+  const size_t q = kQueryOfStep;
   start_from(c, c.out(1), nullptr, own.batch * own.seq * own.k_pitch);
   start_from(c, c.out(2), nullptr, own.batch * own.seq * own.v_pitch);
   each_part(c.graph, c.op, own, c.rank.rank, [&](const StepPart& p) {
@@ -297,10 +297,8 @@ const OpDef kAttendStepDx = {
     .infer = infer_dx_attend_ring,
     .work = work_dx_attend_ring,
     .gradient = no_gradient,
-    .scratch_bytes =
-        [](const Graph& g, const Op& op, Bytes b) {
-          return attention_scratch(step_shape(g, op, kQueryOfDxAttendRing), b);
-        },
+    .scratch_bytes = [](const Graph& g, const Op& op,
+                        Bytes b) { return attention_scratch(step_shape(g, op, kQueryOfStep), b); },
     .run = any_type(run_dx_attend_ring)};
 
 const OpDef kJoinSteps = {

@@ -6,17 +6,15 @@
 namespace moe::ops {
 namespace {
 
-constexpr size_t kSlots = 0, kWeightCombine = 1, kChoiceSlotCombine = 2, kResidual = 3,
-                 kSlotChoiceCombine = 4;
+constexpr size_t kSlots = 0, kWeight = 1, kChoiceSlot = 2, kResidual = 3, kSlotChoice = 4;
 
 std::vector<TensorSpec> infer_combine(const Graph& g, const Op& op) {
   expect_shape(g, op, kSlots, {kAny, kAny, kAny});
-  expect_shape(g, op, kWeightCombine, {kAny, kAny});
+  expect_shape(g, op, kWeight, {kAny, kAny});
   const Shape& slots = shape(g, op, kSlots);
-  const Shape& choices =
-      shape(g, op, has(op, kWeightCombine) ? kWeightCombine : kChoiceSlotCombine);
-  expect_index(g, op, kChoiceSlotCombine, has(op, kWeightCombine) ? choices : Shape{kAny, kAny});
-  expect_index(g, op, kSlotChoiceCombine, {slots[0], slots[1]});
+  const Shape& choices = shape(g, op, has(op, kWeight) ? kWeight : kChoiceSlot);
+  expect_index(g, op, kChoiceSlot, has(op, kWeight) ? choices : Shape{kAny, kAny});
+  expect_index(g, op, kSlotChoice, {slots[0], slots[1]});
   Shape y = token_shape(op, choices[0], slots[2]);
   if (has(op, kResidual)) {
     expect_rows(g, op, kResidual, choices[0], slots[2]);
@@ -29,7 +27,7 @@ Work work_combine(const Graph& g, const Op& op, const WorkContext& context) {
   const double read = share_of(op) * context.slot_occupancy;
   const double unread = (1 - read) * static_cast<double>(g.bytes(op.inputs[kSlots]));
   const double backward_only =
-      has(op, kSlotChoiceCombine) ? static_cast<double>(g.bytes(op.inputs[kSlotChoiceCombine])) : 0;
+      has(op, kSlotChoice) ? static_cast<double>(g.bytes(op.inputs[kSlotChoice])) : 0;
   return {.flops = 2 * read * static_cast<double>(num_elements(shape(g, op, kSlots))),
           .bytes = io_bytes(g, op) - unread - backward_only};
 }
@@ -47,38 +45,37 @@ std::vector<AxisTuple> axes_combine(const Graph&, const Op&) {
 void gradient_combine(GradContext& c, OpId) {
   const Op op = c.op();
   const TensorId dy = c.grad(op.outputs[0]), slots = op.inputs[kSlots];
-  const TensorId weight = op.inputs[kWeightCombine], residual = input_or_none(op, kResidual);
-  const Shape& choices = shape(c.graph(), op, kChoiceSlotCombine);
+  const TensorId weight = op.inputs[kWeight], residual = input_or_none(op, kResidual);
+  const Shape& choices = shape(c.graph(), op, kChoiceSlot);
   if (c.needs(residual)) c.add(residual, dy);
   if (c.needs(slots)) {
-    if (!has(op, kSlotChoiceCombine)) {
+    if (!has(op, kSlotChoice)) {
       throw user_error(
           "op '{}' (combine): its gradient needs input {}, slot_choice, which is absent", op.name,
-          kSlotChoiceCombine);
+          kSlotChoice);
     }
     Attrs attrs;
     const int64_t stored = c.graph().tensor(slots).stored_rows;
     if (stored > 0) attrs["stored"] = stored;
     if (!weight.valid()) attrs["k"] = choices[1];
-    const OpId dx = c.emit("combine_dx", "dx", {dy, weight, op.inputs[kSlotChoiceCombine]}, attrs);
+    const OpId dx = c.emit("combine_dx", "dx", {dy, weight, op.inputs[kSlotChoice]}, attrs);
     c.add(slots, c.graph().out(dx));
   }
   if (c.needs(weight)) {
-    const OpId dw =
-        c.emit("combine_dweight", "dweight", {dy, slots, op.inputs[kChoiceSlotCombine]});
+    const OpId dw = c.emit("combine_dweight", "dweight", {dy, slots, op.inputs[kChoiceSlot]});
     c.add(weight, c.graph().out(dw));
   }
 }
 
 constexpr auto run_combine = []<class T>(const KernelCall<T>& c) {
-  const Shape& choices = c.in_shape(kChoiceSlotCombine);
+  const Shape& choices = c.in_shape(kChoiceSlot);
   const int64_t tokens = choices[0], k = choices[1], hidden = cols_of(c.in_shape(kSlots));
-  if (!has(c.op, kWeightCombine)) {
-    return c.k.dispatch_dx(c.out(0), c.in(kSlots), c.in_i32(kChoiceSlotCombine), c.in(kResidual),
-                           tokens, k, hidden, c.stream);
+  if (!has(c.op, kWeight)) {
+    return c.k.dispatch_dx(c.out(0), c.in(kSlots), c.in_i32(kChoiceSlot), c.in(kResidual), tokens,
+                           k, hidden, c.stream);
   }
-  c.k.combine(c.out(0), c.in(kSlots), c.wide(kWeightCombine), c.in_i32(kChoiceSlotCombine),
-              c.in(kResidual), tokens, k, hidden, c.stream);
+  c.k.combine(c.out(0), c.in(kSlots), c.wide(kWeight), c.in_i32(kChoiceSlot), c.in(kResidual),
+              tokens, k, hidden, c.stream);
 };
 
 std::vector<TensorSpec> infer_dx_combine(const Graph& g, const Op& op) {

@@ -6,35 +6,33 @@
 namespace moe::ops {
 namespace {
 
-constexpr size_t kWeightDispatchWeight = 0, kSlotChoiceDispatchWeight = 1,
-                 kChoiceSlotDispatchWeight = 2;
+constexpr size_t kWeightIn = 0, kSlotChoiceIn = 1, kSlotIn = 2;
 
 std::vector<TensorSpec> infer_dispatch_weight(const Graph& g, const Op& op) {
-  expect_shape(g, op, kWeightDispatchWeight, {kAny, kAny});
-  expect_index(g, op, kSlotChoiceDispatchWeight, {kAny, kAny});
-  expect_index(g, op, kChoiceSlotDispatchWeight, shape(g, op, kWeightDispatchWeight));
-  const Shape& slots = shape(g, op, kSlotChoiceDispatchWeight);
-  return {{{slots[0], slots[1], 1}, arg(g, op, kWeightDispatchWeight).dtype, op.rows.stored}};
+  expect_shape(g, op, kWeightIn, {kAny, kAny});
+  expect_index(g, op, kSlotChoiceIn, {kAny, kAny});
+  expect_index(g, op, kSlotIn, shape(g, op, kWeightIn));
+  const Shape& slots = shape(g, op, kSlotChoiceIn);
+  return {{{slots[0], slots[1], 1}, arg(g, op, kWeightIn).dtype, op.rows.stored}};
 }
 
 /// Reads and writes one number per row, by its index.
 Work work_dispatch_weight(const Graph& g, const Op& op, const WorkContext& context) {
   const double used = op.rows.stored > 0 ? context.slot_occupancy : 1;
-  return {.bytes = static_cast<double>(g.bytes(op.inputs[kWeightDispatchWeight])) +
-                   used * static_cast<double>(g.bytes(op.inputs[kSlotChoiceDispatchWeight]) +
+  return {.bytes = static_cast<double>(g.bytes(op.inputs[kWeightIn])) +
+                   used * static_cast<double>(g.bytes(op.inputs[kSlotChoiceIn]) +
                                               g.bytes(op.outputs[0]))};
 }
 
 void gradient_dispatch_weight(GradContext& c, OpId) {
   const Op op = c.op();
-  if (!c.needs(op.inputs[kWeightDispatchWeight])) return;
-  const OpId dw = c.emit(kDispatchWeightDx, "dx",
-                         {c.grad(op.outputs[0]), op.inputs[kChoiceSlotDispatchWeight]});
-  c.add(op.inputs[kWeightDispatchWeight], c.graph().out(dw));
+  if (!c.needs(op.inputs[kWeightIn])) return;
+  const OpId dw = c.emit(kDispatchWeightDx, "dx", {c.grad(op.outputs[0]), op.inputs[kSlotIn]});
+  c.add(op.inputs[kWeightIn], c.graph().out(dw));
 }
 
 constexpr auto run_dispatch_weight = []<class T>(const KernelCall<T>& c) {
-  c.k.gather(c.wide_out(0), c.wide(kWeightDispatchWeight), c.in_i32(kSlotChoiceDispatchWeight),
+  c.k.gather(c.wide_out(0), c.wide(kWeightIn), c.in_i32(kSlotChoiceIn),
              stored_elements(c.graph.tensor(c.op.outputs[0])), c.stream);
 };
 

@@ -184,7 +184,7 @@ std::vector<size_t> inputs_in_host_memory(const Op& op) {
   return inputs;
 }
 
-constexpr int kMaxTensorsExpectExperts = 64;
+constexpr int kMaxInputs = 64;
 
 }  // namespace
 
@@ -269,19 +269,18 @@ std::vector<kernels::Copy> swap_in_copies(const Graph& g, const Op& op,
   return copies;
 }
 
-const OpDef kExpectExperts = {
-    .name = "expect_experts",
-    .doc =
-        "one rank's estimate of the popularity of a layer's experts, "
-        "from the paths of its tokens (Lina)",
-    .moe = MoeOp::kExpect,
-    .inputs = {several("expert", kMaxTensorsExpectExperts, Role::kExpert)},
-    .outputs = {{"estimate", Role::kEstimate}},
-    .infer = infer_expect,
-    .work = work_moves,
-    .gradient = no_gradient,
-    .run = wide_types(run_expect),
-    .on_host = always};
+const OpDef kExpectExperts = {.name = "expect_experts",
+                              .doc =
+                                  "one rank's estimate of the popularity of a layer's experts, "
+                                  "from the paths of its tokens (Lina)",
+                              .moe = MoeOp::kExpect,
+                              .inputs = {several("expert", kMaxInputs, Role::kExpert)},
+                              .outputs = {{"estimate", Role::kEstimate}},
+                              .infer = infer_expect,
+                              .work = work_moves,
+                              .gradient = no_gradient,
+                              .run = wide_types(run_expect),
+                              .on_host = always};
 
 const OpDef kPlaceExpected = {.name = "place_expected",
                               .doc = "computes a placement from the estimates of all ranks (Lina)",
@@ -318,8 +317,8 @@ const OpDef kSwapIn = {.name = "swap_in",
                        .moe = MoeOp::kSwapIn,
                        .inputs = {{"placement", Role::kPlacement},
                                   with("keep", "before", Role::kPlacement),
-                                  several("weights", 2 * kMaxTensorsExpectExperts)},
-                       .outputs = {several("slots", kMaxTensorsExpectExperts)},
+                                  several("weights", 2 * kMaxInputs)},
+                       .outputs = {several("slots", kMaxInputs)},
                        .infer = infer_swap_in,
                        .work = work_swap_in,
                        .gradient = no_gradient,

@@ -33,9 +33,8 @@ const Shape& expect_blocks_expert_linear(const Graph& g, const Op& op, size_t i,
 
 /// Work of the products. Row tensors count in proportion to the rows in use, weights and biases in
 /// full. `row_inputs`: which inputs are row tensors; the outputs are, but for gradients of weights.
-Work gemm_work_expert_linear(const Graph& g, const Op& op, const WorkContext& context,
-                             MatrixWork::Of of, const Shape& w,
-                             std::initializer_list<size_t> row_inputs, double gelu_each = 0) {
+Work gemms_work(const Graph& g, const Op& op, const WorkContext& context, MatrixWork::Of of,
+                const Shape& w, std::initializer_list<size_t> row_inputs, double gelu_each = 0) {
   const bool out = of != MatrixWork::Of::kDw;
   const double share = used_share(op, context);
   double unused = 0;
@@ -83,8 +82,7 @@ std::vector<TensorSpec> infer_expert_linear(const Graph& g, const Op& op) {
 }
 
 Work work_expert_linear(const Graph& g, const Op& op, const WorkContext& context) {
-  return gemm_work_expert_linear(g, op, context, MatrixWork::Of::kResult, shape(g, op, 1), {0},
-                                 kGeluFlops);
+  return gemms_work(g, op, context, MatrixWork::Of::kResult, shape(g, op, 1), {0}, kGeluFlops);
 }
 
 void gradient_expert_linear(GradContext& c, OpId) {
@@ -144,8 +142,7 @@ std::vector<TensorSpec> infer_dx_expert_linear(const Graph& g, const Op& op) {
 }
 
 Work work_dx_expert_linear(const Graph& g, const Op& op, const WorkContext& context) {
-  return gemm_work_expert_linear(g, op, context, MatrixWork::Of::kDx, shape(g, op, 1), {0, 2, 4},
-                                 kGeluDxFlops);
+  return gemms_work(g, op, context, MatrixWork::Of::kDx, shape(g, op, 1), {0, 2, 4}, kGeluDxFlops);
 }
 
 constexpr auto run_dx_expert_linear = []<class T>(const KernelCall<T>& c) {
@@ -185,8 +182,7 @@ std::vector<TensorSpec> infer_dw_expert_linear(const Graph& g, const Op& op) {
 }
 
 Work work_dw_expert_linear(const Graph& g, const Op& op, const WorkContext& context) {
-  return gemm_work_expert_linear(g, op, context, MatrixWork::Of::kDw, g.tensor(op.outputs[0]).shape,
-                                 {0, 1});
+  return gemms_work(g, op, context, MatrixWork::Of::kDw, g.tensor(op.outputs[0]).shape, {0, 1});
 }
 
 constexpr auto run_dw_expert_linear = []<class T>(const KernelCall<T>& c) {

@@ -36,13 +36,13 @@ std::vector<TensorSpec> infer_group_rows(const Graph& g, const Op& op) {
 
 /// The larger side is the message: a block per member.
 template <bool kGathers>
-TensorId message_group_rows(const Op& op) {
+TensorId message(const Op& op) {
   return kGathers ? op.outputs[0] : op.inputs[0];
 }
 
 template <bool kGathers>
 Work work_group_rows(const Graph& g, const Op& op, const WorkContext&) {
-  return {.bytes = static_cast<double>(g.bytes(message_group_rows<kGathers>(op)))};
+  return {.bytes = static_cast<double>(g.bytes(message<kGathers>(op)))};
 }
 
 /// Returns the bytes in which blocks are packed; 0 where the members' are neighbours.
@@ -52,8 +52,7 @@ Bytes scratch_group_rows(const Graph& g, const Op& op, Bytes elem_bytes) {
   for (int64_t a = 0; a < attr_int(op, "axis"); ++a)
     outer *= shape(g, op, 0)[static_cast<size_t>(a)];
   const bool neighbours = outer == 1 && !op.attrs.contains("context");
-  return neighbours ? 0
-                    : num_elements(g.tensor(message_group_rows<kGathers>(op)).shape) * elem_bytes;
+  return neighbours ? 0 : num_elements(g.tensor(message<kGathers>(op)).shape) * elem_bytes;
 }
 
 template <bool kGathers>

@@ -20,8 +20,8 @@ std::vector<TensorSpec> infer_linear(const Graph& g, const Op& op) {
 }
 
 /// 2 m n k flops for each of forward, dx and dw; the result is [m,n].
-Work gemm_work_linear(const Graph& g, const Op& op, MatrixWork::Of of, int64_t m, int64_t n,
-                      int64_t k, double gelu_each) {
+Work gemm_work(const Graph& g, const Op& op, MatrixWork::Of of, int64_t m, int64_t n, int64_t k,
+               double gelu_each) {
   MatrixWork matrix =
       gemm_of(static_cast<double>(m), static_cast<double>(n), static_cast<double>(k), of);
   if (of == MatrixWork::Of::kDw) matrix.grad_bytes = gradient_bytes(g, op);
@@ -32,8 +32,8 @@ Work gemm_work_linear(const Graph& g, const Op& op, MatrixWork::Of of, int64_t m
 
 Work work_linear(const Graph& g, const Op& op, const WorkContext&) {
   const Shape& w = shape(g, op, 1);
-  return gemm_work_linear(g, op, MatrixWork::Of::kResult, rows_of(shape(g, op, 0)), w[0], w[1],
-                          kGeluFlops);
+  return gemm_work(g, op, MatrixWork::Of::kResult, rows_of(shape(g, op, 0)), w[0], w[1],
+                   kGeluFlops);
 }
 
 void gradient_linear(GradContext& c, OpId) {
@@ -92,8 +92,7 @@ std::vector<TensorSpec> infer_dx_linear(const Graph& g, const Op& op) {
 
 Work work_dx_linear(const Graph& g, const Op& op, const WorkContext&) {
   const Shape& w = shape(g, op, 1);
-  return gemm_work_linear(g, op, MatrixWork::Of::kDx, rows_of(shape(g, op, 0)), w[1], w[0],
-                          kGeluDxFlops);
+  return gemm_work(g, op, MatrixWork::Of::kDx, rows_of(shape(g, op, 0)), w[1], w[0], kGeluDxFlops);
 }
 
 constexpr auto run_dx_linear = []<class T>(const KernelCall<T>& c) {
@@ -123,7 +122,7 @@ std::vector<TensorSpec> infer_dw_linear(const Graph& g, const Op& op) {
 
 Work work_dw_linear(const Graph& g, const Op& op, const WorkContext&) {
   const Shape& dw = g.tensor(op.outputs[0]).shape;
-  return gemm_work_linear(g, op, MatrixWork::Of::kDw, dw[0], dw[1], rows_of(shape(g, op, 0)), 0);
+  return gemm_work(g, op, MatrixWork::Of::kDw, dw[0], dw[1], rows_of(shape(g, op, 0)), 0);
 }
 
 constexpr auto run_dw_linear = []<class T>(const KernelCall<T>& c) {

@@ -9,7 +9,7 @@
 namespace moe::ops {
 namespace {
 
-constexpr size_t kChoiceSlotIn = 0, kCountsInPackSlots = 1, kBeginInPackSlots = 2;
+constexpr size_t kChoiceSlotIn = 0, kCountsIn = 1, kBeginIn = 2;
 
 std::vector<TensorSpec> infer_pack_slots(const Graph& g, const Op& op) {
   expect_index(g, op, kChoiceSlotIn, {kAny, kAny});
@@ -19,8 +19,8 @@ std::vector<TensorSpec> infer_pack_slots(const Graph& g, const Op& op) {
     throw user_error("op '{}': attribute 'stored' must be given, a whole number of at least 1",
                      op.name);
   }
-  expect_index(g, op, kCountsInPackSlots, {experts});
-  expect_index(g, op, kBeginInPackSlots, {experts});
+  expect_index(g, op, kCountsIn, {experts});
+  expect_index(g, op, kBeginIn, {experts});
   return {{shape(g, op, kChoiceSlotIn), DType::kI32}, {{experts, capacity}, DType::kI32, stored}};
 }
 
@@ -31,11 +31,11 @@ Work work_pack_slots(const Graph& g, const Op& op, const WorkContext&) {
 
 constexpr auto run_pack_slots = []<class T>(const KernelCall<T>& c) {
   const Shape& choices = c.in_shape(kChoiceSlotIn);
-  const int64_t experts = c.in_shape(kCountsInPackSlots)[0];
+  const int64_t experts = c.in_shape(kCountsIn)[0];
   const int64_t first_choice = attr_int(c.op, "first_token") * choices[1];
   const BlockSizes sizes{experts, attr_int(c.op, "capacity"), 1, true};
   if (!is_part(c.op)) std::fill_n(c.out_i32(1), c.op.rows.stored, -1);
-  pack_slots(sizes, c.in_i32(kCountsInPackSlots), c.in_i32(kBeginInPackSlots),
+  pack_slots(sizes, c.in_i32(kCountsIn), c.in_i32(kBeginIn),
              {c.in_i32(kChoiceSlotIn), static_cast<size_t>(num_elements(choices))}, first_choice,
              c.out_i32(0), c.out_i32(1));
 };
@@ -56,10 +56,8 @@ const OpDef kPackSlots = {
     .infer = infer_pack_slots,
     .work = work_pack_slots,
     .gradient = no_gradient,
-    .rows_end =
-        [](const Graph&, const Op& op, size_t output) {
-          return output == 1 ? op.inputs[kCountsInPackSlots] : TensorId();
-        },
+    .rows_end = [](const Graph&, const Op& op,
+                   size_t output) { return output == 1 ? op.inputs[kCountsIn] : TensorId(); },
     .run = any_type(run_pack_slots),
     .on_host = always};
 

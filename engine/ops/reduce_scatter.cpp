@@ -36,7 +36,7 @@ std::vector<TensorSpec> infer_gather(const Graph& g, const Op& op) {
 }
 
 /// Returns the elements of the message: all ranks' slices of all tensors.
-int64_t message_reduce_scatter(const Graph& g, const Op& op) {
+int64_t sent(const Graph& g, const Op& op) {
   const Group group = group_of(g, op);
   int64_t elements = 0;
   for (const TensorId t : op.inputs) {
@@ -46,12 +46,11 @@ int64_t message_reduce_scatter(const Graph& g, const Op& op) {
 }
 
 Work work_reduce_scatter(const Graph& g, const Op& op, const WorkContext&) {
-  return {.bytes = static_cast<double>(message_reduce_scatter(g, op) *
-                                       dtype_bytes(arg(g, op, 0).dtype))};
+  return {.bytes = static_cast<double>(sent(g, op) * dtype_bytes(arg(g, op, 0).dtype))};
 }
 
 Bytes scratch_reduce_scatter(const Graph& g, const Op& op, Bytes elem_bytes) {
-  return message_reduce_scatter(g, op) * elem_bytes;
+  return sent(g, op) * elem_bytes;
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 namespace moe::ops {
 namespace {
 
-constexpr size_t kCountsInReorderRows = 1, kSentIn = 2, kBeginInReorderRows = 3, kPlacementIn = 4;
+constexpr size_t kRowCounts = 1, kSentIn = 2, kRowBegin = 3, kPlacementIn = 4;
 
 /// The nodes and devices per node between which rows are sent, and the slots per device.
 struct Devices {
@@ -31,9 +31,9 @@ std::vector<TensorSpec> infer_reorder_rows(const Graph& g, const Op& op) {
   const int64_t experts = expect_attr(op, "experts", 1);
   const int64_t blocks = d.nodes * d.per_node * d.slots;
   expect_shape(g, op, 0, {op.rows.to_expert() ? experts : blocks, kAny, kAny});
-  expect_row_ends(g, op, kCountsInReorderRows, {experts});
+  expect_row_ends(g, op, kRowCounts, {experts});
   expect_row_ends(g, op, kSentIn, {blocks});
-  expect_row_ends(g, op, kBeginInReorderRows, {experts});
+  expect_row_ends(g, op, kRowBegin, {experts});
   if (has(op, kPlacementIn)) expect_placement(g, op, kPlacementIn, bounds_of(op));
   Shape out = shape(g, op, 0);
   out[0] = op.rows.to_expert() ? blocks : experts;
@@ -52,7 +52,7 @@ std::vector<AxisTuple> axes_reorder_rows(const Graph&, const Op&) {
 }
 
 TensorId rows_end_reorder_rows(const Graph&, const Op& op, size_t) {
-  return op.inputs[op.rows.to_expert() ? kSentIn : kCountsInReorderRows];
+  return op.inputs[op.rows.to_expert() ? kSentIn : kRowCounts];
 }
 
 void gradient_reorder_rows(GradContext& c, OpId) {
@@ -132,8 +132,8 @@ void move_part(const KernelCall<T>& c, const Devices& d, const int32_t* ends,
 constexpr auto run_reorder_rows = []<class T>(const KernelCall<T>& c) {
   const Devices d = devices_of(c.op);
   const int64_t experts = attr_int(c.op, "experts");
-  const int32_t *ends = c.in_i32(kCountsInReorderRows), *begins = c.in_i32(kBeginInReorderRows);
-  for (int64_t part = 0; part < num_elements(c.in_shape(kCountsInReorderRows)) / experts; ++part) {
+  const int32_t *ends = c.in_i32(kRowCounts), *begins = c.in_i32(kRowBegin);
+  for (int64_t part = 0; part < num_elements(c.in_shape(kRowCounts)) / experts; ++part) {
     move_part(c, d, ends, begins);
     begins = ends;
     ends += experts;
@@ -158,14 +158,13 @@ const OpDef kReorderRows = {
     .work = work_reorder_rows,
     .gradient = gradient_reorder_rows,
     .axes = axes_reorder_rows,
-    .begins = {{.input = static_cast<int>(kBeginInReorderRows),
-                .of_input = static_cast<int>(kCountsInReorderRows)}},
+    .begins = {{.input = static_cast<int>(kRowBegin), .of_input = static_cast<int>(kRowCounts)}},
     .rows_end = rows_end_reorder_rows,
     .only_used_rows = on_any,
     .partly_written = {0},
     .run = any_type(run_reorder_rows),
     .host_inputs = [](const Op&) {
-      return std::vector<size_t>{kCountsInReorderRows, kBeginInReorderRows, kPlacementIn};
+      return std::vector<size_t>{kRowCounts, kRowBegin, kPlacementIn};
     }};
 
 }  // namespace moe::ops

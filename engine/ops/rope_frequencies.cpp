@@ -16,30 +16,28 @@ namespace {
 using Kind = RopeScaling::Kind;
 constexpr int64_t kMost = kernels::RopeFrequencies::kMost;
 
-void expect_rope_frequencies(bool kept, const char* field, double value, const char* allowed) {
+void expect_scaling(bool kept, const char* field, double value, const char* allowed) {
   if (kept) return;
   throw user_error("rotary embedding: {} is {}, allowed: {}", field, value, allowed);
 }
 
 void check_rope_frequencies(int64_t rotary, double theta, const RopeScaling& s) {
-  expect_rope_frequencies(rotary >= 2 && rotary % 2 == 0 && rotary <= 2 * kMost, "rotary",
-                          static_cast<double>(rotary), "an even number from 2 to 512");
-  expect_rope_frequencies(theta > 1, "theta", theta, "above 1");
+  expect_scaling(rotary >= 2 && rotary % 2 == 0 && rotary <= 2 * kMost, "rotary",
+                 static_cast<double>(rotary), "an even number from 2 to 512");
+  expect_scaling(theta > 1, "theta", theta, "above 1");
   if (s.kind == Kind::kNone) return;
-  expect_rope_frequencies(s.factor >= 1, "factor", s.factor, "at least 1");
+  expect_scaling(s.factor >= 1, "factor", s.factor, "at least 1");
   if (s.kind == Kind::kLinear) return;
-  expect_rope_frequencies(s.original_seq > 0, "original_max_position_embeddings",
-                          static_cast<double>(s.original_seq), "above 0");
+  expect_scaling(s.original_seq > 0, "original_max_position_embeddings",
+                 static_cast<double>(s.original_seq), "above 0");
   if (s.kind == Kind::kYarn) {
-    expect_rope_frequencies(s.beta_slow > 0, "beta_slow", s.beta_slow, "above 0");
-    expect_rope_frequencies(s.beta_fast >= s.beta_slow, "beta_fast", s.beta_fast,
-                            "at least beta_slow");
-    expect_rope_frequencies(s.attention_factor >= 0, "attention_factor", s.attention_factor,
-                            "above 0");
+    expect_scaling(s.beta_slow > 0, "beta_slow", s.beta_slow, "above 0");
+    expect_scaling(s.beta_fast >= s.beta_slow, "beta_fast", s.beta_fast, "at least beta_slow");
+    expect_scaling(s.attention_factor >= 0, "attention_factor", s.attention_factor, "above 0");
   } else {
-    expect_rope_frequencies(s.low_freq_factor > 0, "low_freq_factor", s.low_freq_factor, "above 0");
-    expect_rope_frequencies(s.high_freq_factor > s.low_freq_factor, "high_freq_factor",
-                            s.high_freq_factor, "above low_freq_factor");
+    expect_scaling(s.low_freq_factor > 0, "low_freq_factor", s.low_freq_factor, "above 0");
+    expect_scaling(s.high_freq_factor > s.low_freq_factor, "high_freq_factor", s.high_freq_factor,
+                   "above low_freq_factor");
   }
 }
 
