@@ -43,7 +43,8 @@ constexpr std::array kParts = {
          [](const OpDef& def, const Op&) { return &def == &ops::kSiluMul || &def == &ops::kGelu; }},
     Part{"attention",
          [](const OpDef& def, const Op&) {
-           return place_of(def.inputs, Role::kQuery).has_value() || def.name.starts_with("attn_");
+           return place_of(def.inputs, Role::kQuery).has_value() ||
+                  std::string_view(def.name).starts_with("attn_");
          }},
     Part{"experts", [](const OpDef&, const Op& op) {
            return op.segment == Segment::kDispatch || op.segment == Segment::kExpert ||
