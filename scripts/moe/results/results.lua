@@ -105,6 +105,7 @@ local ROWS = {
   { "padded_rows", "string?", "as in plan:info(), if not empty" },
   { "assumed_routing", "moe.AssumedRouting", "what simulations and predictions assume of the "
     .. "routing, and the sample of the gate that gives it" },
+  { "dispatcher", "moe.DispatcherUse?", "what a system's dispatcher takes and moves" },
   { "assumed", "table<string, moe.AssumedFields>?", "the assumed constants, indexed by path" },
   { "statistic", '"mean"|"median"?', "of which statistic over the steps iteration_ms and the "
     .. "other times are: the mean of simulated steps; of executed steps, all but the first, the "

@@ -165,11 +165,11 @@ local function achieve(t, name, path, at)
       errors.user(("%s.%s: has no rate; give at least one of: %s"):format(path, t[name] and name
         or peak, table.concat(schema.keys_of(M.GEMM_RATES), ", ")), at)
     end
-    for dtype, one in pairs(of) do of[dtype] = one * share_of_peak end
+    t[name] = {}
+    for dtype, one in pairs(of) do t[name][dtype] = one * share_of_peak end
   else
-    of = of * share_of_peak
+    t[name] = of * share_of_peak
   end
-  t[name] = of
   t[peak], t[part] = nil, nil
 end
 

@@ -355,3 +355,14 @@ require "moe.core".read_file = function() return "nothing" end
 moe.dispatch_log { log = "x", gpu = "h100", ranks = 8, ranks_per_node = 8 }]],
     "moe.dispatch_log.log: has no line of DeepEP's tests")
 end)
+
+test("results of an experiment have what its dispatcher moves", function()
+  local w = expect.plans [[
+local moe = require "moe"
+return moe.experiment { name = "x", cluster = moe.cluster.h200 { nodes = 2 },
+  model = moe.model.gpt2_moe { layers = 2, hidden = 128, heads = 4, seq = 64, batch_per_device = 1,
+    experts_per_device = 1, capacity = "none" },
+  systems = { moe.system "megatron" { moe.dispatcher.deepep_v1 { sms = 20 } } } }]]
+  local d = w.results.runs[1].dispatcher
+  assert(d.sms == 20 and d.dispatch.nic_bytes > 0 and d.combine.logical_bytes > 0)
+end)
