@@ -54,8 +54,8 @@ Facts facts_of(const Fields& stage, const char* key) {
   return facts;
 }
 
-// Returns the dispatcher that scripts/moe/spec/dispatch_time.lua describes.
-std::shared_ptr<const Dispatcher> dispatcher_of(const Fields& fields) {
+// Returns the dispatcher that scripts/moe/spec/dispatch_time.lua describes, but for expect().
+std::shared_ptr<Dispatcher> dispatcher_of(const Fields& fields) {
   const auto made = std::make_shared<Dispatcher>();
   made->exchange = exchange_of(fields.at("exchange"));
   read_fields(fields.at("route"), made->route);
@@ -72,7 +72,6 @@ std::shared_ptr<const Dispatcher> dispatcher_of(const Fields& fields) {
     read_fields(fields.at("law_there"), made->laws[0]);
     read_fields(fields.at("law_back"), made->laws[1]);
   }
-  made->expect();
   return made;
 }
 
@@ -340,6 +339,25 @@ std::string sample_key(const PlanHandle& handle, const PlanSpec& spec) {
       model.experts, model.ep, fmt::join(model.moe_blocks, ","), model.vocab);
 }
 
+/// Returns the choices by which a dispatcher's rows are counted: those of a gate in Lua on even
+/// scores, since it may bind a token's choices to each other, else choices that are drawn.
+dispatch::Choices expected_choices(Host& host, const dispatch::Exchange& x, bool timed,
+                                   const PlanSpec& spec, const PlanHandle& handle) {
+  dispatch::Choices choices = dispatch::sampled_choices(x);
+  if (!handle.gate || !timed || spec.routing) return choices;
+  const std::string key = fmt::format("{}{} sources", sample_key(handle, spec), x.ranks);
+  choices.experts = *host.kept<std::vector<int32_t>>(key, [&] {
+    return even_choices(
+        gate_use(sampled_gate(host, handle, spec), spec.gate, *spec.model, spec.num_ranks),
+        spec.model->num_moe_layers(), x.ranks, choices.first[1]);
+  });
+  const int64_t each = std::ssize(choices.experts) / spec.gate.columns / x.ranks;
+  for (size_t rank = 0; rank < choices.first.size(); ++rank) {
+    choices.first[rank] = each * static_cast<int64_t>(rank);
+  }
+  return choices;
+}
+
 /// Makes the gate choose by the scores of `law`. timed: whether the plan's ops have times, for
 /// which the gate is sampled.
 void route_by_scores(Host& host, std::shared_ptr<const RoutingModel> law, bool timed,
@@ -548,7 +566,10 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
     spec.cost = under_stack(std::move(roofline), fields.at("cluster"));
   }
   if (fields.has("dispatcher")) {
-    spec.dispatcher = dispatcher_of(fields.at("dispatcher"));
+    const auto made = dispatcher_of(fields.at("dispatcher"));
+    made->expect(expected_choices(Host::of(L), made->exchange, cost.text("kind") != "none", spec,
+                                  handle));
+    spec.dispatcher = made;
     spec.cost = std::make_shared<DispatchCost>(spec.cost, spec.dispatcher, spec.work);
   }
   return spec;

@@ -261,8 +261,14 @@ json stages_json(const Plan& plan) {
   return all;
 }
 
-json without_effect_json(const Plan& plan) {
+json without_effect_json(const Plan& plan, const PlanHandle& handle) {
   json all = json::array();
+  if (plan.spec.dispatcher && handle.gate && plan.spec.routing) {
+    all.push_back({{"stage", plan.spec.dispatcher->route.name},
+                   {"reason", "which experts the gate gives to one token together is not seen by "
+                              "the dispatcher, whose rows are counted by how often each expert is "
+                              "chosen; leave out model.routing, and ctx.first_token in the gate"}});
+  }
   for (const IdleStage& s : idle_stages(plan)) {
     if (!s.by_option) all.push_back({{"stage", s.name}, {"reason", s.why}});
   }
@@ -350,7 +356,7 @@ json info_json(const Host&, const PlanHandle& handle) {
               {"plan_ms", to_ms(plan.plan_ns)},
               {"hash", plan.hash},
               {"stages", stages_json(plan)},
-              {"without_effect", without_effect_json(plan)},
+              {"without_effect", without_effect_json(plan, handle)},
               {"fullest_rank", rank + 1},
               {"log", log_json(plan)},
               {"lanes", lanes},

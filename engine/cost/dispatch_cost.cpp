@@ -22,16 +22,22 @@ bool Dispatcher::rides(const Graph& graph, const Op& op) {
   return graph.def(op).payload == Payload::kRows && graph.tensor(op.inputs[0]).shape.back() == 1;
 }
 
-void Dispatcher::expect() {
-  const dispatch::Choices drawn = dispatch::sampled_choices(exchange);
-  logical_rows = dispatch::logical_rows(route, exchange);
+void Dispatcher::expect(const dispatch::Choices& choices) {
+  dispatch::Exchange x = exchange;
+  x.topk = std::ssize(choices.experts) / choices.tokens();
+  const auto none = std::count(choices.experts.begin(), choices.experts.end(), -1);
+  const auto found = std::max<int64_t>(1, std::ssize(choices.experts) - none);
+  const double more =
+      static_cast<double>(choices.tokens() * exchange.topk) / static_cast<double>(found);
+  logical_rows = more * dispatch::logical_rows(route, x, choices);
   for (const Way way : {Way::kDispatch, Way::kCombine}) {
     const auto i = static_cast<size_t>(way);
-    expected[i] = sampled_rows(route, exchange, way);
+    TokenRows& rows = expected[i] = mean_rows(route, x, choices, way);
+    for (double* of : {&rows.received, &rows.moved, &rows.nic, &rows.nvlink}) *of *= more;
     if (!by_links) continue;
-    for (const std::vector<int64_t>& rows : hop_rows(route, exchange, drawn, way)) {
-      std::vector<double>& of_hop = hops[i].emplace_back(rows.begin(), rows.end());
-      for (double& share : of_hop) share /= static_cast<double>(drawn.first[1]);
+    for (const std::vector<int64_t>& hop : hop_rows(route, x, choices, way)) {
+      std::vector<double>& of_hop = hops[i].emplace_back(hop.begin(), hop.end());
+      for (double& share : of_hop) share *= more / static_cast<double>(choices.first[1]);
     }
   }
 }

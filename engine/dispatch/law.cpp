@@ -59,16 +59,19 @@ Choices sampled_choices(const Exchange& x) {
   return sampled_choices(x, (kSampled + x.ranks - 1) / x.ranks, kSeed);
 }
 
+TokenRows mean_rows(const Route& route, const Exchange& x, const Choices& choices, Way way) {
+  return rows_per_token(route, x, choices, way, false);
+}
+
 TokenRows sampled_rows(const Route& route, const Exchange& x, Way way) {
-  return rows_per_token(route, x, sampled_choices(x), way, false);
+  return mean_rows(route, x, sampled_choices(x), way);
 }
 
 TokenRows fullest_rows(const Route& route, const Exchange& x, const Choices& choices, Way way) {
   return rows_per_token(route, x, choices, way, true);
 }
 
-double logical_rows(const Route& route, const Exchange& x) {
-  const Choices choices = sampled_choices(x);
+double logical_rows(const Route& route, const Exchange& x, const Choices& choices) {
   const ExpertRows rows = expert_rows(x, choices);
   const Dedup by = route.there.front().dedup;
   const int64_t sent = by == Dedup::kChoice ? rows.choices

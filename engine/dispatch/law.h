@@ -17,7 +17,7 @@ struct TokenRows {
 };
 /// What published bandwidths count per token of a rank, whether it leaves its node or not: what the
 /// first hop there sends, rows of nodes, rows of ranks or choices.
-double logical_rows(const Route& route, const Exchange& exchange);
+double logical_rows(const Route& route, const Exchange& exchange, const Choices& choices);
 
 /// One call of a rank; rates: bytes per second of its NIC and of its NVLink port, one way.
 struct Call {
@@ -29,7 +29,8 @@ struct Call {
 Choices sampled_choices(const Exchange& exchange, int64_t tokens, uint64_t seed);
 /// 8,192 tokens, the same every time, that stand for all.
 Choices sampled_choices(const Exchange& exchange);
-/// The mean rank's rows where tokens choose so.
+/// The mean rank's rows for these choices, and where tokens choose as in sampled_choices().
+TokenRows mean_rows(const Route& route, const Exchange& exchange, const Choices& choices, Way way);
 TokenRows sampled_rows(const Route& route, const Exchange& exchange, Way way);
 /// The rows of the fullest link for these choices, per token of the mean rank.
 TokenRows fullest_rows(const Route& route, const Exchange& exchange, const Choices& choices,

@@ -37,6 +37,7 @@ struct Tally {
   int64_t block = 0;
   std::vector<int64_t> choices;  // [experts], with dropped ones
   std::vector<int32_t> used;     // [experts], those that got a slot
+  std::vector<int32_t>* each = nullptr;  // gets the experts of each token, where there is one
 };
 
 /// The first `tokens` tokens of a source rank, for all of which `capacity` slots per expert are
@@ -84,6 +85,8 @@ void route_part(const GateUse& use, const Source& source, const GateInput& part,
     if (e >= 0) ++tally.choices[index(e)];
   }
   tally.used = std::move(counts);
+  if (tally.each == nullptr) return;
+  for (size_t i = 0; i < expert.size(); ++i) tally.each->push_back(slot[i] < 0 ? -1 : expert[i]);
 }
 
 /// Routes the tokens of a source, with the same scores in all layers. Returns whether the gate read
@@ -290,6 +293,22 @@ MeanRouting even_routing(const GateUse& use, int64_t layers) {
       (use.slots > 0 ? static_cast<double>(use.capacity) / static_cast<double>(use.slots) : 1.0);
   mean.of_balanced = static_cast<double>(kept) / static_cast<double>(std::min(wanted, slots));
   return mean;
+}
+
+std::vector<int32_t> even_choices(const GateUse& use, int64_t layers, int64_t sources,
+                                  int64_t most) {
+  std::vector<int32_t> experts;
+  for (int64_t rank = 0; rank < sources; ++rank) {
+    const Source source = source_of(use, rank, 0, use.tokens, most);
+    std::vector<Tally> tallies;
+    for (int64_t l = 0; l < layers; ++l) {
+      tallies.push_back(tally_of(use, l));
+      tallies.back().each = &experts;
+    }
+    const uint32_t key = stream_key(kSeed, RandomStream::kScores, {rank});
+    route_source(use, source, even_scores(use.experts, source.tokens, key), tallies);
+  }
+  return experts;
 }
 
 RoutingModel gated_routing(GateUse use, std::shared_ptr<const RoutingModel> law) {

@@ -55,6 +55,12 @@ struct MeanRouting {
 /// choices. Throws the errors of the gate.
 MeanRouting even_routing(const GateUse& use, int64_t layers);
 
+/// Returns the experts that the gate chooses in the first `layers` MoE layers at step 0 on even
+/// scores, for each of the first ranks, as many as `sources`: [sources, layers x tokens, columns];
+/// -1: none, or dropped. A source has `most` tokens, or fewer as above. Throws as even_routing().
+std::vector<int32_t> even_choices(const GateUse& use, int64_t layers, int64_t sources,
+                                  int64_t most);
+
 /// Returns the routing of a gate by the scores of `law`, with `loads`, `kept` and `scores`. The
 /// gate runs for the first ranks, as many as have about eight million scores in all, but at least 4
 /// and at most 16, and for the first 4,096 tokens of each: the counts of more tokens are in

@@ -366,3 +366,33 @@ return moe.experiment { name = "x", cluster = moe.cluster.h200 { nodes = 2 },
   local d = w.results.runs[1].dispatcher
   assert(d.sms == 20 and d.dispatch.nic_bytes > 0 and d.combine.logical_bytes > 0)
 end)
+
+test("a gate that keeps a token on one node sends it to one node", function()
+  expect.plans [[
+local moe = require "moe"
+local same_node = moe.policy.gate { name = "same_node", scope = "token", weight = "renorm", k = 2,
+  route = function(ctx, s)
+    local best = s:topk_rows(ctx.experts)
+    for t = 1, ctx.tokens do
+      local first, i = best(t, 1), 2
+      while ctx:node_of(best(t, i)) ~= ctx:node_of(first) do i = i + 1 end
+      ctx:take(t, first)
+      ctx:take(t, best(t, i))
+    end
+  end }
+local function info(gate, routing)
+  return moe.plan { model = moe.model.gpt2_moe { layers = 2, hidden = 128, heads = 4, seq = 512,
+      batch_per_device = 2, experts_per_device = 2, gate = gate, capacity = "none",
+      routing = routing }, cluster = moe.cluster.h100 { nodes = 4 },
+    system = moe.system "d" { moe.pass.used_rows {}, moe.pass.irregular_a2a {},
+      moe.dispatcher.deepep_v1 {} } }:info()
+end
+local free, bound = info("top2").dispatcher.dispatch, info(same_node {}).dispatcher.dispatch
+-- Of 64 experts 16 are on a node: a second one is elsewhere in 48 of 63 cases.
+assert(math.abs(free.logical_bytes / bound.logical_bytes / (1 + 48 / 63) - 1) < 0.01)
+assert(math.abs(bound.nic_bytes / bound.logical_bytes - 3 / 4) < 0.02)
+assert(#info(same_node {}).without_effect == 0)
+local told = info(same_node {}, moe.workload "zipf" { s = 1 }).without_effect
+assert(told[1].stage == "deepep_v1" and told[1].reason:find("not seen by the dispatcher", 1, true))
+]]
+end)
