@@ -19,6 +19,44 @@ constexpr const char* kArrayType = "moe.array";
 constexpr int kMaxDepth = 64;
 constexpr double kMaxInteger = 9007199254740992.0;  // 2^53
 
+/// Refuses a JSON text that is nested too deeply or has a key twice in one object. (The library's
+/// parser with a callback looks through all entries of a list after each.)
+class Checks : public json::json_sax_t {
+ public:
+  explicit Checks(const std::string& what) : what_(what) {}
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(size_t) override { return begin(); }
+  bool start_array(size_t) override { return begin(); }
+  bool end_object() override { return end(); }
+  bool end_array() override { return end(); }
+  bool parse_error(size_t, const std::string&, const json::exception&) override { return false; }
+  bool key(string_t& key) override {
+    if (keys_.back().insert(key).second) return true;
+    throw user_error("{}: the key {} is there twice in one object; give it once", what_,
+                     json(key).dump());
+  }
+
+ private:
+  bool begin() {
+    keys_.emplace_back();
+    if (keys_.size() <= kMaxDepth) return true;
+    throw user_error("{}: more than {} objects and arrays are in one another", what_, kMaxDepth);
+  }
+  bool end() {
+    keys_.pop_back();
+    return true;
+  }
+
+  const std::string& what_;
+  std::vector<std::set<std::string>> keys_;  // of the objects and arrays that are open
+};
+
 class Reader {
  public:
   Reader(lua_State* L, bool keep_functions) : L_(L), keep_functions_(keep_functions) {}
@@ -203,19 +241,9 @@ std::string json_text(const json& value, int indent) {
 json parse_json(const std::string& text, const std::string& what) {
   check_json_size(text, what);
   try {
-    std::vector<std::set<std::string>> keys(kMaxDepth + 1);  // of the open object at each depth
-    json value = json::parse(text, [&](int depth, json::parse_event_t event, const json& parsed) {
-      if (depth >= kMaxDepth) {
-        throw user_error("{}: more than {} objects and arrays are in one another", what, kMaxDepth);
-      }
-      auto& known = keys[static_cast<size_t>(depth)];
-      if (event == json::parse_event_t::object_end) keys[static_cast<size_t>(depth) + 1].clear();
-      if (event == json::parse_event_t::key && !known.insert(parsed.get<std::string>()).second) {
-        throw user_error("{}: the key {} is there twice in one object; give it once", what,
-                         parsed.dump());
-      }
-      return true;
-    });
+    Checks checks(what);
+    json::sax_parse(text, &checks);
+    json value = json::parse(text);
     const size_t nul = text.find('\0');  // which the library takes for the end of the text
     if (nul == std::string::npos) return value;
     throw user_error("{}: the text is not JSON at byte {}, which is NUL", what, nul + 1);

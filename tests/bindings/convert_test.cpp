@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <ctime>
 
 #include "bindings/host/convert.h"
 #include "engine/base/rng.h"
@@ -49,6 +51,23 @@ TEST_CASE("a JSON value that goes through Lua comes back the same, to the last b
     CHECK(json_text(back, -1) == json_text(value, -1));
     CHECK(parse_json(json_text(back, 1)) == back);
   }
+}
+
+TEST_CASE("JSON is read in a time that grows with its length, and checked") {
+  const auto seconds = [](size_t entries) {
+    std::string text = "[{}";
+    for (size_t i = 1; i < entries; ++i) text += ",{\"a\":1}";
+    const std::clock_t begin = std::clock();
+    CHECK(parse_json(text + "]").size() == entries);
+    return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  };
+  CHECK(seconds(64000) < 40 * std::max(1e-3, seconds(8000)));  // 64 times by squares
+  CHECK_THROWS_WITH(parse_json(R"({"a":{"b":1,"c":2},"d":[{"b":1},{"b":1}],"a":1})"),
+                    Contains("the key \"a\" is there twice in one object"));
+  const std::string deep(64, '[');
+  CHECK(parse_json(deep + std::string(64, ']')).size() == 1);
+  CHECK_THROWS_WITH(parse_json(deep + "["), Contains("more than 64 objects and arrays"));
+  CHECK_THROWS_WITH(parse_json("[1,"), Contains("is not JSON at byte 4"));
 }
 
 TEST_CASE("the library's JSON keeps whole numbers whole and every double exact") {
