@@ -145,7 +145,7 @@ int dispatch_rows(lua_State* L) {
   const dispatch::TokenRows rows =
       sampled_rows(route, exchange, value_named<Way>("way", spec.text("way")));
   push_json(L, {rows.received, rows.moved, rows.nic, rows.nvlink,
-                dispatch::logical_rows(route, exchange)});
+                dispatch::logical_rows(route, exchange, dispatch::sampled_choices(exchange))});
   return 1;
 }
 

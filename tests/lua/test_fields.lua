@@ -455,5 +455,6 @@ test("a built-in pass is once in a system", function()
   expect.fails('local moe = require "moe"\nlocal p = moe.pass\n'
     .. 'moe.system "s" { p.partition {}, p.serial {}, p.partition { max_parts = 2 } }', 3,
     "system 's'[3]: 'partition' is in the list already, as number 1; give one of the two")
-  expect.runs 'local p = require "moe".pass\nrequire "moe".system "s" { p.chunked {}, p.chunked {} }'
+  expect.runs("local p = require 'moe'.pass\n"
+    .. "require 'moe'.system 's' { p.chunked {}, p.chunked {} }")
 end)

@@ -205,7 +205,7 @@ local function weights_of(objectives)
   return { fast and 1 or 0 }
 end
 
--- Sees the plain mix and each policy of `with` alone, however short the budget is.
+-- Sees the mix `base`, and each policy of `with` in it, however short the budget is.
 local function see_given(space, tried, weight, base)
   tried:exact(base, weight)
   for _, given in ipairs(space:given()) do

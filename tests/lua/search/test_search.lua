@@ -204,3 +204,20 @@ test("what the error of simulated steps does not tell apart is a tie, with the r
     assert(line:find("search_best.lua", 1, true), line)
     assert(not output(0.5):find("plain tie", 1, true) and not output(0.5):find "Tie: [^\n]*plain")
   end)
+
+test("each policy of `with` is tried in the best mix, however short the search", function()
+  local w = expect.runs(search_of(' techniques = { "partition", "dw_schedule", "zero" },\n'
+    .. " budget_s = 14, with = { moe.pass.serial {} }"), nil, nil, function(_, core)
+      local now = 0
+      core.clock = function()
+        now = now + 1
+        return now
+      end
+    end)
+  local s, found = w.results.searches[1], false
+  for _, one in ipairs(s.seen) do
+    found = found or one.label:find "serial" and one.label:find "dw_schedule"
+      and one.iteration_ms == s.best.iteration_ms
+  end
+  assert(not s.exhaustive and s.best.iteration_ms < 100 and found, s.best.iteration_ms)
+end)
