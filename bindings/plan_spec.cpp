@@ -567,8 +567,8 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
   }
   if (fields.has("dispatcher")) {
     const auto made = dispatcher_of(fields.at("dispatcher"));
-    made->expect(expected_choices(Host::of(L), made->exchange, cost.text("kind") != "none", spec,
-                                  handle));
+    made->expect(
+        expected_choices(Host::of(L), made->exchange, cost.text("kind") != "none", spec, handle));
     spec.dispatcher = made;
     spec.cost = std::make_shared<DispatchCost>(spec.cost, spec.dispatcher, spec.work);
   }

@@ -265,9 +265,10 @@ json without_effect_json(const Plan& plan, const PlanHandle& handle) {
   json all = json::array();
   if (plan.spec.dispatcher && handle.gate && plan.spec.routing) {
     all.push_back({{"stage", plan.spec.dispatcher->route.name},
-                   {"reason", "which experts the gate gives to one token together is not seen by "
-                              "the dispatcher, whose rows are counted by how often each expert is "
-                              "chosen; leave out model.routing, and ctx.first_token in the gate"}});
+                   {"reason",
+                    "which experts the gate gives to one token together is not seen by "
+                    "the dispatcher, whose rows are counted by how often each expert is "
+                    "chosen; leave out model.routing, and ctx.first_token in the gate"}});
   }
   for (const IdleStage& s : idle_stages(plan)) {
     if (!s.by_option) all.push_back({{"stage", s.name}, {"reason", s.why}});

@@ -35,8 +35,8 @@ constexpr uint64_t kSeed = 1;  // of even scores and of token ids
 /// The choices of one source rank in one layer.
 struct Tally {
   int64_t block = 0;
-  std::vector<int64_t> choices;  // [experts], with dropped ones
-  std::vector<int32_t> used;     // [experts], those that got a slot
+  std::vector<int64_t> choices;          // [experts], with dropped ones
+  std::vector<int32_t> used;             // [experts], those that got a slot
   std::vector<int32_t>* each = nullptr;  // gets the experts of each token, where there is one
 };
 
