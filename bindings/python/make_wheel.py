@@ -103,6 +103,7 @@ def main():
     tag = f"py3-none-manylinux_{libc}_{os.uname().machine}"
     with tempfile.TemporaryDirectory() as folder:
         fill(Path(folder), given.build)
+        given.to.mkdir(parents=True, exist_ok=True)
         wheel = given.to / f"moebench-{version}-{tag}.whl"
         pack(Path(folder), wheel, version, tag)
     print(wheel)

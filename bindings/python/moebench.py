@@ -199,6 +199,12 @@ class Session:
         """Prints what `moebench doc` says."""
         print(self._check(self.ask("doc", topic=topic))["text"])
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
     def close(self):
         """Ends the process and removes its temporary folders."""
         if self._process.poll() is None:

@@ -188,6 +188,11 @@ return moe.experiment { name = "e", over = { dtype = { "f16", "bf16" }, o = { "s
     "dtype f16, 2 bytes per parameter, 2 per gradient, 4 of adamw's states per parameter" .. all,
     "dtype bf16, 4 bytes per parameter, 4 per gradient, 4 of sgd's states per parameter",
     "dtype bf16, 4 bytes per parameter, 4 per gradient, 8 of adamw's states per parameter" .. all })
+  w = expect.runs(expect.HEAD .. [[return moe.experiment { name = "e",
+    over = { gpu = { "p3dn", "p4de" }, nodes = { 1, 2 } }, case = function(p) return { model = m,
+      systems = { moe.system "raf" {} }, cluster = moe.cluster[p.gpu] { nodes = p.nodes } } end }]])
+  assert(w.output:find("Numbers: dtype f16, [^\n]* %(gpu p3dn%)\nNumbers: megatron_bf16, [^\n]* "
+    .. "%(gpu p4de%)"), w.output)
   w = expect.runs(expect.HEAD .. [[return moe.experiment { name = "e", model = m,
     systems = { moe.system "raf" {} },
     run = { { "cpu", ranks = 2, precision = "f64", steps = 2 } } } ]])

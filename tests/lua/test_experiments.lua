@@ -530,3 +530,15 @@ test("entries of run are names of executors or tables that begin with them", fun
   fails("{ m }", "experiment.run[1]: a moe.model object is not allowed")
   fails("{ { 'cqu' } }", "experiment.run[1]: unknown executor 'cqu'")
 end)
+
+test("a record that cannot be written does not lose the others", function()
+  local w = world.run(experiment "", {}, "run", function(made)
+    made.without_effect = function(spec)
+      return spec.system.name == "tutel" and { { stage = "s", reason = "none" } } or {}
+    end
+    package.loaded["moe.results.results"].FIELDS.without_effect = nil
+  end)
+  assert(w.message:find("'without_effect' is in a record but not in", 1, true), w.message)
+  expect.equal(#w.results.runs, 8)
+  assert(w.output:find("Incomplete: 8 of 12 runs were done", 1, true), w.output)
+end)

@@ -445,3 +445,16 @@ test("a built-in cluster's links take each field that is given by itself", funct
   expect.fails(expect.HEAD .. "moe.cluster.p4de { nodes = 2, nic = { bytes_per_s = 1, "
     .. "efficiency = 0.5 } }", 2, "not both")
 end)
+
+test("a name that begins as one does suggests it", function()
+  expect.fails('local moe = require "moe"\nmoe.model.qwen3_30b {}', 2,
+    "'qwen3_30b'. Did you mean 'qwen3_30b_a3b'?")
+end)
+
+test("a built-in pass is once in a system", function()
+  expect.fails('local moe = require "moe"\nlocal p = moe.pass\n'
+    .. 'moe.system "s" { p.partition {}, p.serial {}, p.partition { max_parts = 2 } }', 3,
+    "system 's'[3]: 'partition' is in the list already, as number 1; give one of the two")
+  expect.runs("local p = require 'moe'.pass\n"
+    .. "require 'moe'.system 's' { p.chunked {}, p.chunked {} }")
+end)

@@ -140,9 +140,21 @@ M.show = show
 
 local function name_text(name) return type(name) == "string" and name or show(name) end
 
+local LEAST_BEGIN = 4  -- letters that say which name begins with them
+
+-- Returns the name that is most like this one, or the shortest that begins with it; or nil.
+local function nearest(name, names)
+  local near, text = core.nearest(name_text(name), names), name_text(name)
+  for _, one in ipairs((near or "") == "" and #text >= LEAST_BEGIN and names or {}) do
+    local longer = near and near ~= "" and #one >= #near
+    if not longer and one:sub(1, #text) == text then near = one end
+  end
+  return near ~= "" and near or nil
+end
+
 local function guess(name, names)
-  local near = core.nearest(name_text(name), names)
-  return near and near ~= "" and (". Did you mean '%s'?"):format(near)
+  local near = nearest(name, names)
+  return near and (". Did you mean '%s'?"):format(near)
 end
 
 local field_list
@@ -270,8 +282,8 @@ local function unknown_keys(path, keys, names, at)
   if #keys == 1 then M.unknown(path, "key", keys[1], names, at) end
   local parts, have = {}, ""
   for i, key in ipairs(keys) do
-    local near = core.nearest(name_text(key), names)
-    local hint = NOT_BUILT[key] or near ~= "" and ("did you mean '%s'?"):format(near)
+    local near = nearest(key, names)
+    local hint = NOT_BUILT[key] or near and ("did you mean '%s'?"):format(near)
     if not hint then have = "; have: " .. table.concat(names, ", ") end
     parts[i] = ("'%s'%s"):format(name_text(key), hint and (" (%s)"):format(hint) or "")
   end

@@ -43,7 +43,8 @@ schema.record("explanation", "e", "why communication is exposed; tostring return
   { "exposed_ms", "number", "time of communication while no compute runs, mean over ranks" },
   { "bound", "{ ms: number, by: string, busiest_lane_ms: number, critical_path_ms: number, "
     .. "distance_ms: number }",
-    "a time below which no schedule is, and what determines it; distance_ms: step minus bound" },
+    "a time below which no schedule is (lower_bound_ms of a simulation and of results), and what "
+    .. "determines it; distance_ms: step minus bound" },
   { "causes", "{ cause: string, ms: number }[]", "the exposed time of each cause, largest first" },
   { "exposures", "moe.Exposure[]", "all exposures; their times add up to exposed_ms" },
   { "collectives", "moe.CollectiveShare[]", "the collectives, in order" },

@@ -1,6 +1,7 @@
 -- moe.infer{...}: inference. Batches go through the forward of a model on real ranks, or in a
 -- simulation on a cluster; the system decides on which devices the experts are.
 local core = require "moe.core"
+local effects = require "moe.results.effects"
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
 local settings = require "moe.run.settings"
@@ -159,9 +160,14 @@ local function simulated(c, candidate, at)
   local result = train.started("serving", plan, { executor = "simulate", steps = c.batches,
     first_step = c.first_batch - 1, popularity = c.popularity and c.popularity.handle },
     spec.ranks, at)
-  local out = target.mark({ no_room = result.stop_reason, peak_bytes = plan:info().peak_bytes },
+  local info = plan:info()
+  local out = target.mark({ no_room = result.stop_reason, peak_bytes = info.peak_bytes },
     spec, plan)
   if out.oom then core.warn("moe.infer: OOM: " .. out.misfit) end
+  out.notes = effects.lines { { system = c.system.name, fill = info.fill,
+    padded_rows = info.padded_rows ~= "" and info.padded_rows or nil,
+    without_effect = info.without_effect } }
+  for _, line in ipairs(out.notes) do core.warn("moe.infer: " .. line) end
   for _, key in ipairs { "samples_ms", "metrics", "moe", "provenance", "timelines" } do
     out[key] = result[key]
   end
@@ -207,6 +213,8 @@ schema.record("infer result", "result", "the result of inference; a simulation h
       .. "planned ones" },
     { "oom", "boolean?", "true if no device of the simulated cluster can run the plan" },
     { "misfit", "string?", "if oom: the reason, with the parts of the peak" },
+    { "notes", "string[]?", "of a simulation: lines on rows that are padded and on passes without "
+      .. "effect, as under a table of runs; they are also printed" },
     { "executed", "table<string, string[]>[]?",
       "for each rank and lane the names of its ops, in order" },
     { "stopped", "boolean?", "whether the run was interrupted" },

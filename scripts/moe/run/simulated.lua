@@ -1,5 +1,6 @@
 -- Simulates jobs (moe.run.jobs) and keeps their records (moe.run.session).
 local core = require "moe.core"
+local errors = require "moe.base.errors"
 local jobs_lib = require "moe.run.jobs"
 local progress = require "moe.run.progress"
 local rates = require "moe.results.rates"
@@ -31,9 +32,10 @@ function M.at_ends(name, job, ends)
 end
 
 --- Simulates the jobs; writes the record of each to disk as soon as the jobs before it are done,
---- and appends it to `done`, or the job to `refused` (jobs_lib.try). Calls each(run, job).
+--- and appends it to `done`, or the job to `refused` (jobs_lib.try). Calls each(run, job). A record
+--- that the library cannot write is left out, and its error raised after the other jobs.
 function M.run(name, jobs, done, refused, each)
-  local all, first = {}, session.num_runs()
+  local all, first, failed = {}, session.num_runs(), nil
   for i, job in ipairs(jobs) do
     all[i] = schema.merged(job,
       { options = { overlap = true, traced = first + i <= M.MAX_TRACES } })
@@ -42,8 +44,7 @@ function M.run(name, jobs, done, refused, each)
     progress.job(("simulating %s on %d %s devices"):format(jobs[i].system.name, jobs[i].spec.ranks,
       jobs[i].spec.cluster.name))
   end
-  sweep.each(all, refused, begin, function(i, outcome, trace)
-    if not outcome then return progress.done() end
+  local function keep(i, outcome, trace)
     local run = M.record(name, jobs[i], outcome)
     done[#done + 1] = run
     local number, file = session.add_run(run)
@@ -54,7 +55,17 @@ function M.run(name, jobs, done, refused, each)
     end
     each(run, jobs[i])
     progress.done { progress.row(run) }
+  end
+  sweep.each(all, refused, begin, function(i, outcome, trace)
+    if not outcome then return progress.done() end
+    local before = #done
+    local ok, err = xpcall(keep, errors.with_traceback, i, outcome, trace)
+    if ok then return end
+    if core.kind_of(err) ~= "lua" then error(err, 0) end
+    failed, done[before + 1] = failed or err, nil
+    progress.done()
   end)
+  if failed then error(failed, 0) end
 end
 
 return M

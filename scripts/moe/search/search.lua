@@ -204,11 +204,11 @@ local function weights_of(objectives)
   return { fast and 1 or 0 }
 end
 
--- Sees the plain mix and each policy of `with` alone, however short the budget is.
-local function see_given(space, tried, weight)
-  tried:exact(space:plain(), weight)
+-- Sees the mix `base`, and each policy of `with` in it, however short the budget is.
+local function see_given(space, tried, weight, base)
+  tried:exact(base, weight)
   for _, given in ipairs(space:given()) do
-    local mix = space:plain()
+    local mix = { unpack(base) }
     mix[given.dimension] = given.choice
     tried:exact(mix, weight)
   end
@@ -399,7 +399,7 @@ end
 -- Looks for mixes. search: { c, space, tried, objectives, weights, begin, before }; sets its
 -- `exhaustive` and `searched_s`.
 local function look(search)
-  see_given(search.space, search.tried, search.weights[1])
+  see_given(search.space, search.tried, search.weights[1], search.space:plain())
   search.tried:known_systems(function()
     return core.clock() - search.begin < search.c.budget_s / 2
   end)
@@ -413,6 +413,8 @@ end
 local function conclude(search, best)
   local c, space, tried, weight = search.c, search.space, search.tried, search.weights[1]
   best = simplest(space, tried, best, weight)
+  see_given(space, tried, weight, best)
+  best = simplest(space, tried, tried:best(weight), weight)
   local s = found(search, best, weight)
   s.exhaustive, s.objective, s.searched_s = search.exhaustive, search.objectives, search.searched_s
   s.budget_s, s.interrupted, s.points = c.budget_s, search.interrupted, core.args.points

@@ -126,6 +126,8 @@ end
 M.FIELDS = schema.changed(declared, {
   device = { type = M.DEVICE }, intra = { type = M.LINK }, nic = { type = M.LINK },
   overlap_slowdown = { type = M.OVERLAP_SLOWDOWN, default = {} },
+  nics_per_node = { doc = declared.nics_per_node.doc .. ", not pooled: each belongs to as many "
+    .. "neighbouring devices; device d, from 0, has number d * nics_per_node / devices_per_node" },
   collective_times = gpu(declared.collective_times, ALONE),
   dtype = { type = "string", enum = M.DTYPES,
     doc = "element type for which the device's rates were found, and which models on the cluster "
@@ -165,11 +167,11 @@ local function achieve(t, name, path, at)
       errors.user(("%s.%s: has no rate; give at least one of: %s"):format(path, t[name] and name
         or peak, table.concat(schema.keys_of(M.GEMM_RATES), ", ")), at)
     end
-    for dtype, one in pairs(of) do of[dtype] = one * share_of_peak end
+    t[name] = {}
+    for dtype, one in pairs(of) do t[name][dtype] = one * share_of_peak end
   else
-    of = of * share_of_peak
+    t[name] = of * share_of_peak
   end
-  t[name] = of
   t[peak], t[part] = nil, nil
 end
 

@@ -237,7 +237,8 @@ end
 --- as experts.
 function M.counts(model)
   local experts = math.max(model.experts or model.experts_per_device, model.k)
-  local spec = M.resolve(M.override(model, { batch_per_device = experts, ep = 1, dtype = "f32",
+  local whole = make(model.architecture, model.given, model.root, model.at)  -- not on its grid
+  local spec = M.resolve(M.override(whole, { batch_per_device = experts, ep = 1, dtype = "f32",
     experts = experts, gate = "top_k", k = model.k, capacity_factor = 1 }, model.root, model.at), 1)
   spec.model.micro_batches = 1
   local counts = errors.call(model.at, core.model_counts, spec)

@@ -3,6 +3,7 @@
 local core = require "moe.core"
 local dtypes = require "moe.spec.dtypes"
 local policy = require "moe.spec.policy"
+local schema = require "moe.base.schema"
 
 local M = {}
 
@@ -56,7 +57,38 @@ function M.stand_ins(model)
   return lines
 end
 
---- Returns the lines for runs, each kind once. Results of earlier versions may say no dtype.
+-- Appends to the lines of several kinds of runs which runs these are: by the first of a coordinate
+-- of points (in the order of their names), the cluster and the system whose values no two share.
+local function append_which(lines, kinds)
+  local names = {}
+  for _, kind in ipairs(kinds) do
+    for _, run in ipairs(kind.runs) do
+      for name in pairs(run.point or {}) do names[name] = true end
+    end
+  end
+  names = schema.keys_of(names)
+  for _, name in ipairs { "cluster", "system" } do names[#names + 1] = name end
+  for _, name in ipairs(names) do
+    local texts, owner, apart = {}, {}, #kinds > 1
+    for i, kind in ipairs(kinds) do
+      local values = {}
+      for _, run in ipairs(kind.runs) do
+        local value = (run.point or {})[name] or run[name]
+        local text = tostring(value)
+        apart = apart and value ~= nil and (owner[text] or i) == i
+        owner[text], values[text] = i, true
+      end
+      texts[i] = table.concat(schema.keys_of(values), ", ")
+    end
+    if apart then
+      for i, text in ipairs(texts) do lines[i] = ("%s (%s %s)"):format(lines[i], name, text) end
+      return
+    end
+  end
+end
+
+--- Returns the lines for runs, each kind once, and of several kinds of which runs they are. Results
+--- of earlier versions may say no dtype.
 function M.lines(runs)
   local kinds, by_key, lines = {}, {}, {}
   for _, run in ipairs(runs) do
@@ -67,12 +99,14 @@ function M.lines(runs)
       local types = not run.precision and p.dtypes or {}
       local key = table.concat({ dtype, o.name, types.weights or "", types.gradients or "",
         types.moments or "", tostring(types.master), types.products or "" }, " ")
-      local kind = by_key[key] or { dtype, o.name, {}, types }
+      local kind = by_key[key] or { dtype, o.name, {}, types, runs = {} }
       if not by_key[key] then by_key[key], kinds[#kinds + 1] = kind, kind end
+      table.insert(kind.runs, run)
       for _, stage in ipairs(run.stages or {}) do table.insert(kind[3], stage) end
     end
   end
   for i, kind in ipairs(kinds) do lines[i] = M.line(unpack(kind)) end
+  append_which(lines, kinds)
   for _, run in ipairs(runs) do
     for _, line in ipairs(M.stand_ins(run.parameters)) do
       if not by_key[line] then lines[#lines + 1], by_key[line] = line, true end

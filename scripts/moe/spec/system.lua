@@ -263,11 +263,17 @@ local function passes_of(name, given, path, at)
     return taken
   end
   local schedule = take("pipeline", "pipeline schedule")
-  local dispatcher = take("dispatcher", "dispatcher")
+  local dispatcher, seen = take("dispatcher", "dispatcher"), {}
   for i, pass in ipairs(passes) do
     local place = ("%s[%d]"):format(path, i)
     local chosen = schema.is_a("best", pass, place, at) or schema.is_a("fallback", pass, place, at)
     if not chosen then schema.field({ type = "pass" }, pass, place, at) end
+    local named = choice.first(pass).name
+    if seen[named] and rawget(policy.passes, named) and named ~= "chunked" then
+      errors.user(("%s: '%s' is in the list already, as number %d; give one of the two"):format(
+        place, named, seen[named]), at, place)
+    end
+    seen[named] = i
   end
   local others = schedule or dispatcher
   if #passes > 0 or (others and not M.known[name]) then return passes, schedule, dispatcher end

@@ -187,3 +187,24 @@ for _, many in ipairs { run(4, { tp = 2 }), run(2, { tp = 2 }, 1), run(4, { tp =
 end
 ]])
 end)
+
+test("rates are of the whole model and of data sheets' peaks, on any grid", function()
+  expect.plans [[local moe = require "moe"
+local function rates(gpu, dtypes, grid, detail)
+  local m = moe.model.mixtral_8x7b { layers = 4, seq = 512, batch_per_device = 1, dtypes = dtypes }
+  local s = moe.plan { model = m, cluster = moe.cluster[gpu] { nodes = 1 }, detail = detail,
+    system = moe.system "megatron" {}, grid = grid and moe.grid(grid) }:simulate()
+  assert(math.abs(s.model_tflops / (3 * m:flops() * s.tokens_per_s / 1e12) - 1) < 1e-9)
+  return s.model_tflops / s.mfu
+end
+-- NVIDIA's data sheets, dense.
+for gpu, peak in pairs { h100 = 989, h200 = 989, a100 = 312, b200 = 2250 } do
+  assert(math.abs(rates(gpu) / peak - 1) < 1e-9, gpu)
+end
+assert(math.abs(rates("h100", "megatron_fp8") / 1979 - 1) < 1e-9)
+assert(math.abs(rates("h100", { activations = "tf32" }) / 494.7 - 1) < 1e-9)
+for _, grid in ipairs { { tp = 2 }, { cp = 2, ep = 4 }, { pp = 2, ep = 4, micro_batches = 8 } } do
+  rates("h200", nil, grid)
+end
+rates("h200", nil, { pp = 2, ep = 4, micro_batches = 8 }, "turns")]]
+end)

@@ -130,6 +130,18 @@ S = { fits.oom == nil, r.oom, r.misfit, r.peak_bytes }
   expect.equal(w.warned, { "moe.infer: OOM: " .. why })
 end)
 
+test("a simulation names padded rows as a table of runs does", function()
+  local w = expect.runs(HEAD .. [[R = moe.infer { model = m, executor = "simulate",
+  cluster = moe.cluster.p4de { nodes = 1 } }]], nil, nil, function(w, core)
+    setup(w, core)
+    w.padded_rows = function() return "send" end
+  end)
+  local line = w.globals.R.notes[1]
+  assert(line:find("Padded rows: raf_rows: send a slot for every token", 1, true), line)
+  assert(line:find("1.25 times the rows in use", 1, true), line)
+  expect.equal(w.warned, { "moe.infer: " .. line })
+end)
+
 test("a simulation takes a cluster, and nothing that only real ranks have a use for", function()
   local w = runs [[R = moe.infer { executor = "simulate", batches = 3, first_batch = 2,
     model = moe.model.gpt2_moe { vocab = 64, layers = 2, hidden = 16, heads = 2, seq = 8,

@@ -9,6 +9,8 @@ local M = {}
 
 M.WIDTH = 420          -- of a chart that fits one column of a paper
 M.CHAR = 6.1           -- mean width of a letter of 12 px
+--- By how much letters, and bold ones, may be wider where DejaVu Sans takes Helvetica's place.
+M.WIDER, M.BOLD = 1.17, 1.3
 local POINT = 0.6      -- pt of a file per px
 local LINE = 16        -- height of a line of text
 local MAX_SERIES = 8   -- colours that page.css and chart.css have
@@ -109,7 +111,7 @@ end
 --- title and legend take.
 function M.begin(t)
   local width, out, y = t.width or M.WIDTH, {}, 6
-  for _, line in ipairs(M.wrapped(t.title, (width - 8) / 1.1)) do
+  for _, line in ipairs(M.wrapped(t.title, (width - 8) / M.BOLD)) do
     y = y + LINE
     out[#out + 1] = M.text(4, y - 4, line, "title")
   end

@@ -11,7 +11,7 @@ local M = {}
 M.MAX_ROWS = 16                        -- limit for a picture that can still be read
 local ROW, AXIS = 24, 22               -- heights
 local MAX_STEPS = 400                  -- largest number of rectangles of a memory row
-local LABEL, WIDTH = 150, 690          -- px of a file: names of rows, lanes
+local LABEL, WIDTH = 190, 650          -- px of a file: names of rows, lanes
 local VIEW = 800                       -- px: about the width of the lanes on a page
 local CHAR, THIN = 6.2, 3              -- px: letter, widest span drawn without a border
 local NEAR, CLOSE = 8, 32              -- zoom at which small and tiny labels appear (page.js)
@@ -197,11 +197,13 @@ function M.chart(name, title, list)
   for _, timeline in ipairs(list) do
     if #list > 1 then
       y = y + 18
-      out[#out + 1] = svg.text(4, y - 5, svg.shortened(timeline.title, t.width - 8), "strong")
+      out[#out + 1] = svg.text(4, y - 5, svg.shortened(timeline.title, (t.width - 8) / svg.BOLD),
+        "strong")
     end
     for i, label in ipairs(timeline.labels) do
       local text = ("%s, %s"):format(label[1], label[2])
-      out[#out + 1] = svg.text(4, y + (i - 1) * ROW + 16, svg.shortened(text, LABEL - 8), "tick")
+      out[#out + 1] = svg.text(4, y + (i - 1) * ROW + 16,
+        svg.shortened(text, (LABEL - 8) / svg.WIDER), "tick")
     end
     out[#out + 1] = html.svg { x = LABEL, y = svg.num(y), width = WIDTH, height = timeline.height,
       class = "lanes", timeline.body }
