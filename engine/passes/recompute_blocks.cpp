@@ -6,7 +6,6 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/base/errors.h"
 #include "engine/graph/joined.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/defs.h"
@@ -51,24 +50,14 @@ constexpr std::array kParts = {
                   op.segment == Segment::kCombine;
          }}};
 
-/// Returns the rows of kParts that `what` names.
-std::vector<size_t> parts_of(const std::string& what) {
-  std::vector<size_t> parts;
-  for (size_t begin = 0; begin <= what.size();) {
+/// Returns whether `what` names the part.
+bool names(std::string_view what, std::string_view part) {
+  for (size_t begin = 0; begin < what.size();) {
     const size_t end = std::min(what.find('+', begin), what.size());
-    const auto name = std::string_view(what).substr(begin, end - begin);
-    const auto found = std::find_if(kParts.begin(), kParts.end(),
-                                    [name](const Part& part) { return part.name == name; });
-    if (found == kParts.end()) {
-      throw user_error(
-          "recompute.what: '{}' is not allowed; give blocks, or some of norms, activations, "
-          "attention and experts joined by +",
-          what);
-    }
-    parts.push_back(static_cast<size_t>(found - kParts.begin()));
+    if (what.substr(begin, end - begin) == part) return true;
     begin = end + 1;
   }
-  return parts;
+  return false;
 }
 
 /// Returns the graph with each view of the forward right after the last op that makes one of its
@@ -100,9 +89,9 @@ Graph with_early_views(const Graph& graph) {
 /// The state of one call of recompute_blocks.
 class Recomputation {
  public:
-  Recomputation(const Graph& graph, std::vector<size_t> parts)
+  Recomputation(const Graph& graph, const std::string& what)
       : given_(graph),
-        parts_(std::move(parts)),
+        what_(what),
         graph_(graph),
         producer_(graph.producers()),
         joined_(graph),
@@ -136,8 +125,9 @@ class Recomputation {
       if (!producer_[t].valid()) continue;
       const Op& op = given_.op(producer_[t]);
       dropped_[t] = may_run_again(given_, op) &&
-                    std::any_of(parts_.begin(), parts_.end(),
-                                [&](size_t p) { return kParts[p].has(given_.def(op), op); });
+                    std::any_of(kParts.begin(), kParts.end(), [&](const Part& part) {
+                      return names(what_, part.name) && part.has(given_.def(op), op);
+                    });
     }
     for (const Op& op : given_.ops()) {
       for (const TensorId t : op.inputs) {
@@ -219,7 +209,7 @@ class Recomputation {
   }
 
   const Graph& given_;
-  const std::vector<size_t> parts_;  // of kParts
+  const std::string what_;
   Graph graph_;
   std::vector<OpId> producer_;
   JoinedTensors joined_;
@@ -233,7 +223,20 @@ class Recomputation {
 
 Graph recompute_blocks(const Graph& graph, const std::string& what) {
   const Graph early = with_early_views(graph);
-  return Recomputation(early, parts_of(what)).run();
+  return Recomputation(early, what).run();
+}
+
+std::vector<std::string> recompute_values() {
+  std::vector<std::string> values{std::string(kParts[0].name)};
+  for (unsigned chosen = 1; chosen < 1u << (kParts.size() - 1); ++chosen) {
+    std::string& value = values.emplace_back();
+    for (size_t p = 1; p < kParts.size(); ++p) {
+      if ((chosen >> (p - 1) & 1) == 0) continue;
+      value += value.empty() ? "" : "+";
+      value += kParts[p].name;
+    }
+  }
+  return values;
 }
 
 }  // namespace moe

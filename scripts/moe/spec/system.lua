@@ -2,6 +2,7 @@
 -- (M.known) have both; passes that are given replace a known system's passes. { of = { ... } }
 -- makes a system of other systems, the fastest of which is taken.
 local choice = require "moe.base.choice"
+local core = require "moe.core"
 local cluster_lib = require "moe.spec.cluster"
 local errors = require "moe.base.errors"
 local packing = require "moe.spec.packing"
@@ -189,6 +190,10 @@ M.FOR_PASS = { zero = { "stage", 0, first = true }, recompute = { "what", "none"
 
 local function field_for_pass(name, type)
   local option, without = unpack(M.FOR_PASS[name])
+  for _, row in ipairs(core.table "passes") do
+    local enum = row.name == name and policy.pass_options(row)[option].enum
+    if enum then type = schema.merged(type, { enum = { without, unpack(enum) } }) end
+  end
   return schema.merged(type, { default = without,
     doc = ("the pass %s with this value of its option %s, none where it is the default")
       :format(name, option) })

@@ -216,5 +216,5 @@ moe.plan { model = moe.model.gpt2_moe { layers = 2, experts = 2, hidden = 16, he
     batch_per_device = 1 },
   cluster = moe.cluster.a100 { nodes = 1, devices_per_node = 2 },
   system = moe.system 'raf' { recompute = 'norms+all' } }]],
-    "recompute.what: 'norms+all' is not allowed; give blocks, or some of norms")
+    "recompute: 'norms+all' is not allowed; give one of: none, blocks, norms")
 end)
