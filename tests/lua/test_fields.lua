@@ -269,7 +269,8 @@ test("a cluster has a built-in stack or one of its own, of ops and operands that
   expect.equal({ c.stack.name, c.stack.host_launch_us, c.stack.ops.gelu[1].moves },
     { "of the recipe", 3, 3 })
   expect.fails(plan "'eager'", 4, "cluster.stack: 'eager' is not allowed; give one of: "
-    .. "deepseek, deepspeed_2021, eager_2021, fused, megatron, megatron_unfused, ours, raf_2023, tutel_2022")
+    .. "deepseek, deepspeed_2021, eager_2021, fused, megatron, megatron_unfused, ours, raf_2023, "
+    .. "tutel_2022")
   expect.fails(plan "3", 4, "cluster.stack: 3 is not allowed; give one of: deepseek, deepspeed_")
   expect.fails(plan "{ host_launch_us = 3, ops = {} }", 4, "cluster.stack.host_op_us: is missing")
   expect.fails(own "{ gelo = {} }", 4, "cluster.stack.ops: unknown key 'gelo'",
