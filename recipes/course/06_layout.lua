@@ -19,7 +19,7 @@ token) and %d sequences of 4,096 tokens per step, in micro-batches of one, on %d
 with NVLink, and a NIC of 400 Gb/s (50 GB/s) for each, of which collectives reach %.0f%%. Gradients
 are summed after the backward. tp ranks split products and exchange rows in every block; pp pipeline
 ranks have equally many blocks and follow 1F1B; each of ep ranks holds 64 / ep experts. They span
-tp groups: in tp2-pp4-ep4 a pipeline rank is 4 GPUs, two groups, with each expert once. Which is the
+tp groups: with tp2 and ep4 two groups, of 2 GPUs each, share the 64 experts. Which is the
 fastest?]]):format(set.seqs, cluster.devices, 100 * cluster.nic.bytes_per_s / 50e9), "", names)
 if not guess then return end
 
@@ -40,8 +40,8 @@ table.sort(rows, function(a, b) return a[2] < b[2] end)
 local best, place = rows[1], 1
 while rows[place][1] ~= guess do place = place + 1 end
 local mine, other = rows[place], rows[math.max(2, place)]
-table.insert(rows, 1, { "layout", "step ms", "compute", "transfers", "bubble", "busiest rank",
-  "all-to-alls", "sums", "copies" })
+table.insert(rows, 1, { "layout", "step ms", "compute ms", "transfers ms", "bubble ms",
+  "busiest rank ms", "all-to-alls ms", "sums ms", "copies" })
 ask.answer(("%s, %.0f ms. Your guess takes %.0f ms and is place %d."):format(best[1], best[2],
   mine[2], place), ([[
 against %s the fastest takes %+.0f ms for its compute, %+.0f ms waiting for transfers and %+.0f ms
