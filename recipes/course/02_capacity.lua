@@ -24,8 +24,9 @@ much of these hides under compute?]]):format(experts, a2a), "% of the all-to-all
 ask.answer(100 * hidden / a2a, ([[
 between the all-to-alls of a layer only its experts compute. Under %.1f ms of experts at most %.0f%%
 of %.1f ms hide. In the forward the first part on its way in and the last on its way back find no
-experts at work. The step takes %.1f ms in place of %.1f uncut: cut in two, the all-to-alls take
-%.1f ms longer, each part with a start of its own, and compute %.1f ms (the experts %.1f, the rest
-is cutting and joining).]]):format(experts, 100 * math.min(1, experts / a2a), a2a, step,
-  rows[2][6], over(2), over(5), over(4)), rows,
-  "--set hidden=2048. Which parts hide most, and which step is shortest? Why do they differ?")
+experts at work. The step takes %.1f ms in place of %.1f uncut: cut in two, %.1f ms more hide, but
+the all-to-alls take %.1f ms longer, each part with a start of its own, and compute %.1f ms (the
+experts %.1f, the rest is cutting and joining).]]):format(experts, 100 *
+  math.min(1, experts / a2a), a2a, step, rows[2][6], over(3), over(2), over(5), over(4)), rows,
+  { "hidden=2048: which parts hide most, and which step is shortest? Why do they differ?",
+    "nodes=1: does cutting still help?" })

@@ -35,4 +35,4 @@ ask.answer(uneven.iteration_ms / even.iteration_ms, ([[
 busiest computes its experts for %.2f times the mean. All else, the mean of the experts among it,
 stays unless rows are dropped.]]):format(100 * dropped, most, other, link,
   uneven.a2a_transfer_ms / even.a2a_transfer_ms, uneven.expert_imbalance), rows,
-  "--set capacity=1.25: what does it save, and at what price? Then --set nodes=1: what grows?")
+  { "capacity=1.25: what does it save, and at what price?", "nodes=1: what grows?" })

@@ -1,7 +1,7 @@
 -- What the exercises share: their settings, the reader's guess among them, and how far it is off.
 local moe = require "moe"
 local M = {}
-local others, guess, unit  -- the exercise's own settings as text; the guess and its unit
+local set, others, guess, unit  -- own settings, what they can be as text; the guess, its unit
 
 -- Prints a text in lines of about 90 characters.
 local function say(text)
@@ -21,11 +21,12 @@ function M.settings(own)
   end
   table.sort(list)
   others = "--set " .. table.concat(list, ", --set ")
-  return moe.options(defaults, function(name, value)
+  set = moe.options(defaults, function(name, value)
     if name == "guess" then return end
     if not own[name] then return "is not for this exercise; it has --set guess=N, " .. others end
     return not has(own[name], value) and "give one of " .. table.concat(own[name], ", ")
   end)
+  return set
 end
 
 --- Prints the question. Returns the guess, a number of this unit or, with a list, one of its texts;
@@ -36,7 +37,9 @@ function M.guess(question, of, list)
   local text = moe.options({ guess = "" }, function(name, value)
     local n = tonumber(value)
     local good = list and has(list, value) or not list and n and n >= 0 and n <= most
-    return name == "guess" and not good and "give " .. what
+    if name ~= "guess" then return end
+    if most == 100 and good and n > 0 and n < 1 then return "give percent, such as 27" end
+    return not good and "give " .. what
   end).guess
   say(question)
   guess, unit = list and text ~= "" and text or tonumber(text), of
@@ -45,13 +48,14 @@ function M.guess(question, of, list)
 end
 
 --- Prints the answer (a text, or a number and how far the guess is off), why it is so, a table of
---- texts and numbers, and what to try next.
+--- texts and numbers, and what to try next (name=value: question), without what is already set.
 function M.answer(answer, why, rows, next)
   if type(answer) == "number" then
     local percent = unit:find "^%%" and " points"
     local off = percent and guess - answer or 100 * (guess / answer - 1)
-    answer = ("%.3g %s. Your guess, %g, is %.0f%s too %s."):format(answer, unit, guess,
-      math.abs(off), percent or "%", off < 0 and "low" or "high")
+    off = math.abs(off) < 0.5 and "right" or ("%.0f%s too %s"):format(math.abs(off),
+      percent or "%", off < 0 and "low" or "high")
+    answer = ("%.3g %s. Your guess, %g, is %s."):format(answer, unit, guess, off)
   end
   print("\nAnswer: " .. answer)
   say("Why: " .. why)
@@ -59,7 +63,11 @@ function M.answer(answer, why, rows, next)
     for i, x in ipairs(row) do row[i] = tonumber(x) and x % 1 > 0 and ("%.1f"):format(x) or x end
   end
   if rows[1] then print(moe.table(rows)) end
-  say("Try next, with a new guess: " .. next)
+  for i = #next, 1, -1 do
+    local name, value = next[i]:match "^(%w+)=([%w.]+)"
+    if tostring(set[name]) == value then table.remove(next, i) end
+  end
+  say("Try next, with a new guess: --set " .. table.concat(next, " Then --set "))
 end
 
 --- Returns a plan of exercises 2 to 4; M.words is then the model in words. t: more of its fields.
