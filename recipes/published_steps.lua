@@ -35,7 +35,7 @@ local MODELS = {
 -- What a row may need (its field `needs`) that plans here do not have.
 local MISSING = { FSDP = true, ["CUDA graphs"] = true, ["ladder (needs all)"] = true }
 -- What may be recomputed, from little to all; and of what Megatron's modules consist here.
-local FITTING = { "norms+activations", "norms+activations+experts", "blocks" }
+local FITTING = { "norms+activations", "norms+experts", "blocks" }
 local RECOMPUTE = { full = "blocks", ["layernorm, moe"] = "norms+experts", moe = "experts",
   selective = "attention", ["recipe default"] = nil }
 -- Rows that are left out: other work than even routing without drops, or numbers without a rate.

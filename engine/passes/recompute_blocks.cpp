@@ -226,17 +226,4 @@ Graph recompute_blocks(const Graph& graph, const std::string& what) {
   return Recomputation(early, what).run();
 }
 
-std::vector<std::string> recompute_values() {
-  std::vector<std::string> values{std::string(kParts[0].name)};
-  for (unsigned chosen = 1; chosen < 1u << (kParts.size() - 1); ++chosen) {
-    std::string& value = values.emplace_back();
-    for (size_t p = 1; p < kParts.size(); ++p) {
-      if ((chosen >> (p - 1) & 1) == 0) continue;
-      value += value.empty() ? "" : "+";
-      value += kParts[p].name;
-    }
-  }
-  return values;
-}
-
 }  // namespace moe

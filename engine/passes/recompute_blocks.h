@@ -4,7 +4,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "engine/graph/graph.h"
 
@@ -13,7 +12,7 @@ namespace moe {
 /// Lets the backward of each block read activations that are made again instead of kept. what: of
 /// the whole block ("blocks"), or joined by "+" what norms, activation functions and attention
 /// give ("norms", "activations", "attention"), and all between router and residual ("experts").
-/// Requires: `what` is one of recompute_values(). The ops of the forward that make them, up to the block's
+/// The ops of the forward that make them, up to the block's
 /// inputs, are added once more right before the block's backward: phase recompute, names
 /// "<op>.again" and "<tensor>.again", otherwise equal. Of a block's forward the following is kept:
 ///   * what ops outside the block read: the outputs of a block are the next one's inputs;
@@ -25,8 +24,5 @@ namespace moe {
 /// what the head's backward leaves in memory is not part of any block. Requires: the whole step,
 /// after all passes that edit the graph. The losses and gradients do not change.
 Graph recompute_blocks(const Graph& graph, const std::string& what);
-
-/// Returns the values of `what`.
-std::vector<std::string> recompute_values();
 
 }  // namespace moe

@@ -371,11 +371,15 @@ const std::vector<PassDef>& other_passes() {
        .kind = StageKind::kStep,
        .doc = "activations are made again in the backward instead of kept (Chen et al. 2016)",
        .options =
-           {{"what", std::string("blocks"),
+           {{"what",
+             std::string("blocks"),
              "which: those of each transformer block, of which only the input stays "
              "(blocks), or what norms, activation functions (activations) and attention give, "
              "and all between router and residual (experts)",
-             0, 0, recompute_values()}},
+             0,
+             0,
+             {"blocks", "norms", "activations", "attention", "experts", "norms+activations",
+              "norms+experts"}}},
        .transform =
            [](Graph graph, const PassContext& context) {
              return recompute_blocks(graph, std::get<std::string>(context.options.at("what")));

@@ -136,7 +136,7 @@ local c = moe.cluster.p4de { nodes = 2 }
     expect.fails(train "executor = 'cuda', edits = { round_once = true }", 2,
       "edits.round_once: is only for precision 'bf16', and moe.train.precision is 'f32'")
     expect.fails(train "executor = 'cuda', edits = { round = true }", 2,
-      "moe.train.edits: unknown key 'round', have: fuse_gelu, pad_logits, round_once")
+      "moe.train.edits: unknown key 'round'. Did you mean 'round_once'?")
     expect.fails(entry '"cpu", edits = { round_once = true }', 4,
       "experiment.run[1].edits.round_once: is only for the executor cuda")
   end)
