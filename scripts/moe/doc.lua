@@ -3,7 +3,7 @@
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local list = require "moe.list"
-local number_bytes = require "moe.spec.number_bytes"
+local number_bytes = require "moe.results.number_bytes"
 local routing = require "moe.spec.routing"
 local schema = require "moe.base.schema"
 local settings = require "moe.run.settings"

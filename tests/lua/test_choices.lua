@@ -208,7 +208,7 @@ test("the head says what each pass makes of the states, and the same text once",
   end
   local line
   world.with_rows("passes", rows, function()
-    line = require("moe.spec.number_bytes").line("f32", "sgd",
+    line = require("moe.results.number_bytes").line("f32", "sgd",
       { { name = "memory1" }, { name = "raf" }, { name = "memory2" }, { name = "memory3" } })
   end)
   assert(line:find("per parameter (kept on the host; rounded)", 1, true), line)

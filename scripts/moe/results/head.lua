@@ -1,5 +1,5 @@
 -- The lines above tables of simulated runs: bytes of numbers; batch, capacity, and stacks if any.
-local number_bytes = require "moe.spec.number_bytes"
+local number_bytes = require "moe.results.number_bytes"
 local schema = require "moe.base.schema"
 
 local M = {}

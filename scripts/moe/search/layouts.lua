@@ -3,7 +3,7 @@ local dtypes = require "moe.spec.dtypes"
 local errors = require "moe.base.errors"
 local grid_lib = require "moe.spec.grid"
 local model_lib = require "moe.spec.model"
-local number_bytes = require "moe.spec.number_bytes"
+local number_bytes = require "moe.results.number_bytes"
 local schema = require "moe.base.schema"
 local target = require "moe.spec.target"
 

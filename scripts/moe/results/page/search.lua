@@ -3,7 +3,7 @@ local bars = require "moe.results.charts.bars"
 local blocks = require "moe.results.page.blocks"
 local front = require "moe.results.charts.front"
 local html = require "moe.results.page.html"
-local number_bytes = require "moe.spec.number_bytes"
+local number_bytes = require "moe.results.number_bytes"
 local tables = require "moe.search.tables"
 
 local M = {}
