@@ -245,28 +245,20 @@ Samples profile_collective(const Graph& graph, OpId op, const ProfileOptions& op
   std::deque<CollectiveCalls> calls;
   for (int64_t r = 0; r < options.ranks_beside; ++r)
     calls.emplace_back(graph, op, options.work, world.comm(r, 0));
-  // By group: its first member sets this number before it takes part in the last round; the others
-  // read it after each round. Rank 0 says when there are enough.
-  std::vector<std::atomic<int64_t>> last_round(static_cast<size_t>(options.ranks_beside));
-  for (auto& last : last_round) last = std::numeric_limits<int64_t>::max();
-  std::atomic<bool> enough{false};
-  const Group group = group_of(graph, graph.op(op));
+  // Rank 0 sets this number before it takes part in the last round; other ranks read it after each
+  // round.
+  std::atomic<int64_t> last_round{std::numeric_limits<int64_t>::max()};
   const auto take_part = [&](int64_t rank) {
-    std::atomic<int64_t>& last = last_round[static_cast<size_t>(group.number(rank))];
     try {
-      for (int64_t round = 0; round <= last; ++round) {
-        if (enough && group.place(rank) == 0) last = round;
-        calls[static_cast<size_t>(rank)].call();
-      }
+      for (int64_t round = 0; round <= last_round; ++round) calls[static_cast<size_t>(rank)].call();
     } catch (const RunError&) {
       // The communicators of all ranks failed; rank 0 throws the same error.
     }
   };
   const ThreadGroup beside = other_ranks(options.ranks_beside, take_part);
   CallSampler sampler = sampler_of(options);
-  for (int64_t round = 0; round <= last_round[0]; ++round) {
-    enough = enough || sampler.done(clock_ns()) || stop_requested();
-    if (enough) last_round[0] = round;
+  for (int64_t round = 0; round <= last_round; ++round) {
+    if (sampler.done(clock_ns()) || stop_requested()) last_round = round;
     const TimedCall call = calls[0].call();
     sampler.add(call, clock_ns());
   }
