@@ -2,14 +2,13 @@
 -- pipeline ranks and experts, on skewed routing? Lancet's weight-gradient schedule and parts,
 -- PipeMoE's degree, Lina's priority, Pro-Prophet's placement and scheduler, and Megatron-LM's
 -- combined 1F1B, in which one micro-batch computes while the rows of another travel: each alone,
--- each left out, and all. Simulated on clusters of A100, H100 and B200 (--set why=1: with what the
--- base and the fastest wait for); then eight drawn ones (--set executed=12 --set seed=2) are
--- predicted and executed on four paced CPU ranks over an emulated link; --executor cpu does this
--- alone.
+-- each left out, and all. Simulated on clusters of A100, H100 and B200; then eight drawn ones (--set
+-- executed=12 --set seed=2) are predicted and executed on four paced CPU ranks over an emulated
+-- link; --executor cpu does this alone.
 local moe = require "moe"
 local pass = moe.pass
 
-local set = moe.options { executed = 8, seed = 1, why = 0 }
+local set = moe.options { executed = 8, seed = 1 }
 local PACE = 3  -- at least 1.1 * 4 ranks / 2 cores
 
 local techniques = {
@@ -83,21 +82,6 @@ local function speedup(base, run)
   return ("%.2fx"):format(base.iteration_ms / run.iteration_ms)
 end
 
---- What communication of the system waits for in the first step, in percent of what is exposed.
-local function why(point, name)
-  local case, texts = case_of(point), {}
-  for _, one in ipairs(case.systems) do
-    if one.name == name then case.system, case.systems = one, nil end
-  end
-  local explained = moe.plan(case):explain()
-  for _, cause in ipairs(explained.causes) do
-    local share = 100 * cause.ms / explained.exposed_ms
-    if share >= 5 then texts[#texts + 1] = ("%s %.0f%%"):format(cause.cause, share) end
-  end
-  return ("%s: %.0f of %.0f ms wait for communication: %s"):format(name, explained.exposed_ms,
-    explained.iteration_ms, table.concat(texts, ", "))
-end
-
 local points, order = {}, {}
 for run in simulated:each() do
   local key = ("%s, pp = %d"):format(run.point.gpu, run.point.pp)
@@ -120,9 +104,6 @@ for _, key in ipairs(order) do
   print(("\n%s: base %.0f ms, all %s, the fastest is %s (%s)\n%s"):format(key,
     runs.base.iteration_ms, speedup(runs.base, runs.all), best, speedup(runs.base, runs[best]),
     moe.table(rows)))
-  if set.why > 0 then
-    print(why(runs.base.point, "base") .. "\n" .. why(runs.base.point, best))
-  end
 end
 
 local rows, first, errors = { { "system", "executed ms", "spread", "predicted ms", "error",

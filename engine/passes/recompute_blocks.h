@@ -12,9 +12,9 @@ namespace moe {
 /// Lets the backward of each block read activations that are made again instead of kept. what: of
 /// the whole block ("blocks"), or joined by "+" what norms, activation functions and attention
 /// give ("norms", "activations", "attention"), and all between router and residual ("experts").
-/// The ops of the forward that make them, up to the block's
-/// inputs, are added once more right before the block's backward: phase recompute, names
-/// "<op>.again" and "<tensor>.again", otherwise equal. Of a block's forward the following is kept:
+/// The ops of the forward that make them, up to the block's inputs, are added once more right
+/// before the block's backward: phase recompute, names "<op>.again" and "<tensor>.again", otherwise
+/// equal. Of a block's forward the following is kept:
 ///   * what ops outside the block read: the outputs of a block are the next one's inputs;
 ///   * outputs of ops that must not run twice: those that make integers (choices, counts, row ends,
 ///     placements), losses, ops on a host lane, that overwrite a tensor, or of a collective other
