@@ -2,9 +2,9 @@
 -- pipeline ranks and experts, on skewed routing? Lancet's weight-gradient schedule and parts,
 -- PipeMoE's degree, Lina's priority, Pro-Prophet's placement and scheduler, and Megatron-LM's
 -- combined 1F1B, in which one micro-batch computes while the rows of another travel: each alone,
--- each left out, and all. Simulated on clusters of A100, H100 and B200; then eight drawn ones (--set
--- executed=12 --set seed=2) are predicted and executed on four paced CPU ranks over an emulated
--- link; --executor cpu does this alone.
+-- each left out, and all. Simulated on clusters of A100, H100 and B200; then eight drawn ones
+-- (--set executed=12 --set seed=2) are predicted and executed on four paced CPU ranks over an
+-- emulated link; --executor cpu does this alone.
 local moe = require "moe"
 local pass = moe.pass
 
