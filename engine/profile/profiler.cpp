@@ -108,7 +108,7 @@ class CollectiveCalls {
   CollectiveCalls(const Graph& graph, OpId op, const WorkContext& work, Communicator& all)
       : op_(graph.op(op)),
         all_(all),
-        comm_(group_of(graph, op_).size == graph.num_ranks ? all : all.group(group_of(graph, op_))),
+        comm_(all.group(group_of(graph, op_))),
         operands_(graph, op, work) {
     for (const TensorId t : op_.inputs) {
       elements_.push_back(t.valid() ? stored_elements(graph.tensor(t)) : 0);
@@ -248,21 +248,28 @@ Samples profile_collective(const Graph& graph, OpId op, const ProfileOptions& op
   // Rank 0 sets this number before it takes part in the last round; other ranks read it after each
   // round.
   std::atomic<int64_t> last_round{std::numeric_limits<int64_t>::max()};
+  std::vector<std::string> failed(calls.size());  // why a rank failed; "" when it did not
   const auto take_part = [&](int64_t rank) {
+    const auto r = static_cast<size_t>(rank);
     try {
-      for (int64_t round = 0; round <= last_round; ++round) calls[static_cast<size_t>(rank)].call();
-    } catch (const RunError&) {
-      // The communicators of all ranks failed; rank 0 throws the same error.
+      for (int64_t round = 0; round <= last_round; ++round) calls[r].call();
+    } catch (const RunError& error) {
+      failed[r] = error.what();
     }
   };
-  const ThreadGroup beside = other_ranks(options.ranks_beside, take_part);
   CallSampler sampler = sampler_of(options);
-  for (int64_t round = 0; round <= last_round; ++round) {
-    if (sampler.done(clock_ns()) || stop_requested()) last_round = round;
-    const TimedCall call = calls[0].call();
-    sampler.add(call, clock_ns());
+  {
+    const ThreadGroup beside = other_ranks(options.ranks_beside, take_part);
+    for (int64_t round = 0; round <= last_round; ++round) {
+      if (sampler.done(clock_ns()) || stop_requested()) last_round = round;
+      const TimedCall call = calls[0].call();
+      sampler.add(call, clock_ns());
+    }
   }
   check_stop();
+  for (const std::string& why : failed) {
+    if (!why.empty()) throw RunError(why);
+  }
   return sampler.take();
 }
 

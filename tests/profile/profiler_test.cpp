@@ -285,6 +285,21 @@ TEST_CASE("collectives in groups are timed with all groups at once, and all rank
   }
 }
 
+TEST_CASE("collectives of a pipeline rank are timed on all pipeline ranks, which stop together") {
+  Graph graph(op_table());
+  graph.num_ranks = 2;
+  const TensorId x = graph.add_tensor({"x", {2, 8, 16}, DType::kF32, TensorKind::kInput});
+  graph.add_op("all_reduce", "r", {x});
+  graph.add_op("all_to_all", "a", {x}, {{"to", std::string("expert")}});
+  graph.add_op("gather_rows", "g", {x}, {{"axis", int64_t{0}}});
+  for (int id = 0; id < 3; ++id) {
+    for (int run = 0; run < 5; ++run) {
+      const ProfileOptions options = {.ranks_beside = 4, .min_time_s = 0.001, .min_samples = 5};
+      CHECK(profile_op(graph, OpId(id), options).ns.size() >= 5);
+    }
+  }
+}
+
 TEST_CASE("an op that is only simulated cannot be timed, and is named") {
   const OpTable table = own_table();
   Graph graph(table);
