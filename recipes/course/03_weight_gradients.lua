@@ -25,11 +25,16 @@ for _, w in ipairs(dw) do
   hidden, over = hidden + own, over + (own > 0 and w.ms - own or 0)
   longest = w.ms > longest.ms and w or longest
 end
-ask.answer(100 * hidden / o.a2a_ms, ([[
+local others = -hidden  -- ms hidden under other compute
+for _, c in ipairs(plan:explain().collectives) do
+  for _, a in ipairs(a2a) do others = others + (a.op == c.op and c.hidden_ms or 0) end
+end
+ask.answer(100 * (hidden + others) / o.a2a_ms, ([[
 %d gradients, of %.1f ms, have an all-to-all behind them; the other %d, of the embedding and the
 lowest blocks, come too late. So %.0f%% is the most. Lancet gives each all-to-all in turn the
 gradients whose time is nearest to what is open of it: %.1f ms hide, %.1f ms outlast their
-all-to-all, and %.1f ms find none open. The longest gradient, %s, takes %.2f ms, and an all-to-all
-%.2f ms.]]):format(o.num_dw, o.dw_ms, #dw - o.num_dw, 100 * o.bound_ms / o.a2a_ms, hidden, over,
-  math.max(0, o.dw_ms - hidden - over), longest.op, longest.ms, o.a2a_ms / #a2a), {},
+all-to-all, and %.1f ms find none open; %.1f ms hide under other compute. The longest gradient, %s,
+takes %.2f ms, and an all-to-all %.2f ms.]]):format(o.num_dw, o.dw_ms, #dw - o.num_dw,
+  100 * o.bound_ms / o.a2a_ms, hidden, over, math.max(0, o.dw_ms - hidden - over), others,
+  longest.op, longest.ms, o.a2a_ms / #a2a), {},
   { "nodes=8: what is short now, gradients or all-to-alls?", "nodes=1: and now?" })

@@ -6,10 +6,11 @@ local set, P = ask.settings { micro = { 8, 4, 16, 32 }, vocab = { 1024, 50257 } 
 if not ask.guess(([[
 GPT-2 with 16 blocks of width 1024 and a vocabulary of %d, four blocks on each of %d pipeline ranks,
 which are two A100 each; every second block has experts, one per GPU. The last rank also multiplies
-by the vocabulary. A step has %d micro-batches of 4 sequences of 512 tokens per GPU, in the order of
-1F1B; a backward takes twice a forward. Ranks wait for others before their first micro-batch,
-between micro-batches and after their last. What share of the step is that in the ranks'
-mean?]]):format(set.vocab, P, set.micro), "% of the step") then return end
+by the vocabulary, %.2f times as many products as all weights of its blocks have. A step has %d
+micro-batches of 4 sequences of 512 tokens per GPU, in the order of 1F1B; a backward takes twice a
+forward. Ranks wait for others before their first micro-batch, between micro-batches and after their
+last. What share of the step is that in the ranks' mean?]]):format(set.vocab, P,
+  set.vocab / (4 * 12 * 1024), set.micro), "% of the step") then return end
 
 local t, m = { F = 0, I = 0, W = 0 }, set.micro  -- t: ms of a turn of zb_h1 on the second rank
 local rows = { { "schedule", "micro-batches", "step ms", "waiting %",

@@ -14,13 +14,15 @@ for _, one in ipairs(moe.layouts { model = model, cluster = cluster, global_batc
   end
 end
 local guess = ask.guess(([[
-OLMoE (6.9 billion parameters, gradients in f32; 16 blocks of width 2048 with 64 experts, 8 per
-token) and %d sequences of 4,096 tokens per step, in micro-batches of one, on %d H100: nodes of 8
-with NVLink, and a NIC of 400 Gb/s (50 GB/s) for each, of which collectives reach %.0f%%. Gradients
-are summed after the backward. tp ranks split products and exchange rows in every block; pp pipeline
-ranks have equally many blocks and follow 1F1B; each of ep ranks holds 64 / ep experts. They span
-tp groups: with tp2 and ep4 two groups, of 2 GPUs each, share the 64 experts. Which is the
-fastest?]]):format(set.seqs, cluster.devices, 100 * cluster.nic.bytes_per_s / 50e9), "", names)
+OLMoE (6.9 billion parameters, gradients in f32; 16 blocks of width 2048 with 64 experts of width
+1024, 8 per token; vocabulary 50,304) and %d sequences of 4,096 tokens per step, in micro-batches of
+one, on %d H100: nodes of 8 with NVLink, of which collectives reach %.0f GB/s, and a NIC of 50 GB/s
+for each, of which they reach %.0f%%. Gradients are summed after the backward. tp ranks split
+products and exchange rows in every block; pp pipeline ranks have equally many blocks and follow
+1F1B; each of ep ranks holds 64 / ep experts. With tp2 an ep group of 4 GPUs is two tp groups.
+Neighbours are in a tp group first, then in an ep group, then in a pipeline rank. Only layouts that
+fit into 80 GB are offered. Which is the fastest?]]):format(set.seqs, cluster.devices,
+  cluster.intra.bytes_per_s / 1e9, 100 * cluster.nic.bytes_per_s / 50e9), "", names)
 if not guess then return end
 
 for i, grid in ipairs(grids) do

@@ -51,10 +51,10 @@ end
 --- texts and numbers, and what to try next (name=value: question), without what is already set.
 function M.answer(answer, why, rows, next)
   if type(answer) == "number" then
-    local percent = unit:find "^%%" and " points"
+    local percent = unit:find "^%%"
     local off = percent and guess - answer or 100 * (guess / answer - 1)
-    off = math.abs(off) < 0.5 and "right" or ("%.0f%s too %s"):format(math.abs(off),
-      percent or "%", off < 0 and "low" or "high")
+    off = math.abs(off) < 0.5 and "right" or ("%.0f%% %stoo %s"):format(math.abs(off),
+      percent and "of all " or "", off < 0 and "low" or "high")
     answer = ("%.3g %s. Your guess, %g, is %s."):format(answer, unit, guess, off)
   end
   print("\nAnswer: " .. answer)
@@ -67,6 +67,7 @@ function M.answer(answer, why, rows, next)
     local name, value = next[i]:match "^(%w+)=([%w.]+)"
     if tostring(set[name]) == value then table.remove(next, i) end
   end
+  if not next[1] then return end
   say("Try next, with a new guess: --set " .. table.concat(next, " Then --set "))
 end
 
@@ -77,8 +78,9 @@ function M.gpt2(nodes, system, t)
   local cluster = moe.cluster.p4de { nodes = nodes }
   M.words = ([[
 GPT-2 in bf16 with 12 blocks of width %d; every second has experts, two per GPU, one for each token.
-Each of %d A100 has 24 sequences of 512 tokens. A node has 8 A100 and 4 NICs of 100 Gb/s, of which
-collectives reach %.0f%%. ]]):format(t.hidden, 8 * nodes, 100 * cluster.nic.bytes_per_s / 12.5e9)
+Each of %d A100 has 24 sequences of 512 tokens. A node has 8 A100 and a NIC of 100 Gb/s for each
+two, of which collectives reach %.0f%%. ]]):format(t.hidden, 8 * nodes,
+  100 * cluster.nic.bytes_per_s / 12.5e9)
   return moe.plan { system = system, cluster = cluster, model = moe.model.gpt2_moe(t) }
 end
 
