@@ -54,8 +54,30 @@ Facts facts_of(const Fields& stage, const char* key) {
   return facts;
 }
 
-// Returns the dispatcher that scripts/moe/spec/dispatch_time.lua describes.
-std::shared_ptr<const Dispatcher> dispatcher_of(const Fields& fields) {
+/// Returns the choices of 8,192 tokens of one group of ranks: those of the plan's routing in the
+/// first layer of its first micro-batch, where it knows choices and not their numbers alone; else
+/// drawn ones.
+dispatch::Choices expected_choices(const dispatch::Exchange& exchange, const PlanSpec& spec) {
+  dispatch::Choices choices = dispatch::sampled_choices(exchange);
+  if (!spec.routing || !spec.routing->route) return choices;
+  const RoutingQuery query{.ranks = spec.num_ranks,
+                           .tokens = spec.model->tokens_per_rank(),
+                           .experts = spec.model->experts,
+                           .k = exchange.topk};
+  const int64_t tokens = std::min(query.tokens, choices.first[1]);
+  const Group group = spec.model->grid(spec.num_ranks).over(Axis::kEp);
+  choices = {{0}, {}};
+  for (int64_t place = 0; place < exchange.ranks; ++place) {
+    std::vector<int32_t> own(static_cast<size_t>(query.tokens * query.k));
+    spec.routing->route(query, group.member(0, place), own);
+    choices.experts.insert(choices.experts.end(), own.begin(), own.begin() + tokens * query.k);
+    choices.first.push_back(choices.first.back() + tokens);
+  }
+  return choices;
+}
+
+/// Returns the dispatcher that scripts/moe/spec/dispatch_time.lua describes.
+std::shared_ptr<const Dispatcher> dispatcher_of(const Fields& fields, const PlanSpec& spec) {
   const auto made = std::make_shared<Dispatcher>();
   made->exchange = exchange_of(fields.at("exchange"));
   read_fields(fields.at("route"), made->route);
@@ -72,7 +94,7 @@ std::shared_ptr<const Dispatcher> dispatcher_of(const Fields& fields) {
     read_fields(fields.at("law_there"), made->laws[0]);
     read_fields(fields.at("law_back"), made->laws[1]);
   }
-  made->expect();
+  made->expect(expected_choices(made->exchange, spec));
   return made;
 }
 
@@ -549,7 +571,7 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
     spec.cost = under_stack(std::move(roofline), fields.at("cluster"));
   }
   if (fields.has("dispatcher")) {
-    spec.dispatcher = dispatcher_of(fields.at("dispatcher"));
+    spec.dispatcher = dispatcher_of(fields.at("dispatcher"), spec);
     spec.cost = std::make_shared<DispatchCost>(spec.cost, spec.dispatcher, spec.work);
   }
   return spec;

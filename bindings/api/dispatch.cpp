@@ -142,10 +142,11 @@ int dispatch_rows(lua_State* L) {
   const Fields spec(values, "moe.dispatch_time");
   const dispatch::Exchange exchange = exchange_of(spec.at("exchange"));
   const dispatch::Route route = route_of(spec, exchange);
+  const dispatch::Choices drawn = dispatch::sampled_choices(exchange);
   const dispatch::TokenRows rows =
-      sampled_rows(route, exchange, value_named<Way>("way", spec.text("way")));
+      token_rows(route, exchange, drawn, value_named<Way>("way", spec.text("way")));
   push_json(L, {rows.received, rows.moved, rows.nic, rows.nvlink,
-                dispatch::logical_rows(route, exchange)});
+                dispatch::logical_rows(route, exchange, drawn)});
   return 1;
 }
 

@@ -22,16 +22,15 @@ bool Dispatcher::rides(const Graph& graph, const Op& op) {
   return graph.def(op).payload == Payload::kRows && graph.tensor(op.inputs[0]).shape.back() == 1;
 }
 
-void Dispatcher::expect() {
-  const dispatch::Choices drawn = dispatch::sampled_choices(exchange);
-  logical_rows = dispatch::logical_rows(route, exchange);
+void Dispatcher::expect(const dispatch::Choices& choices) {
+  logical_rows = dispatch::logical_rows(route, exchange, choices);
   for (const Way way : {Way::kDispatch, Way::kCombine}) {
     const auto i = static_cast<size_t>(way);
-    expected[i] = sampled_rows(route, exchange, way);
+    expected[i] = token_rows(route, exchange, choices, way);
     if (!by_links) continue;
-    for (const std::vector<int64_t>& rows : hop_rows(route, exchange, drawn, way)) {
+    for (const std::vector<int64_t>& rows : hop_rows(route, exchange, choices, way)) {
       std::vector<double>& of_hop = hops[i].emplace_back(rows.begin(), rows.end());
-      for (double& share : of_hop) share /= static_cast<double>(drawn.first[1]);
+      for (double& share : of_hop) share /= static_cast<double>(choices.first[1]);
     }
   }
 }

@@ -34,8 +34,8 @@ struct Dispatcher {
   std::array<std::vector<std::vector<double>>, 2> hops;
   double logical_rows = 0;  // per token
 
-  /// Sets `expected` and `hops` by choices that are drawn.
-  void expect();
+  /// Sets `expected`, `hops` and `logical_rows` to those of these choices.
+  void expect(const dispatch::Choices& choices);
 
   /// The way of an op: an exchange to the experts is a dispatch, also of gradients, else a combine.
   static dispatch::Way way(const Op& op) {

@@ -47,8 +47,7 @@ Choices sampled_choices(const Exchange& x) {
   return sampled_choices(x, (kSampled + x.ranks - 1) / x.ranks, kSeed);
 }
 
-TokenRows sampled_rows(const Route& route, const Exchange& x, Way way) {
-  const Choices choices = sampled_choices(x);
+TokenRows token_rows(const Route& route, const Exchange& x, const Choices& choices, Way way) {
   const LinkRows on = rows_on(route, x, choices, way);
   const auto per_token = [&](int64_t rows) {
     return static_cast<double>(rows) / static_cast<double>(choices.tokens());
@@ -57,8 +56,7 @@ TokenRows sampled_rows(const Route& route, const Exchange& x, Way way) {
           per_token(ports_of(on.nvlink, x.ranks).total)};
 }
 
-double logical_rows(const Route& route, const Exchange& x) {
-  const Choices choices = sampled_choices(x);
+double logical_rows(const Route& route, const Exchange& x, const Choices& choices) {
   const ExpertRows rows = expert_rows(x, choices);
   const Dedup by = route.there.front().dedup;
   const int64_t sent = by == Dedup::kChoice ? rows.choices

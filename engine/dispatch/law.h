@@ -17,7 +17,7 @@ struct TokenRows {
 };
 /// What published bandwidths count per token of a rank, whether it leaves its node or not: what the
 /// first hop there sends, rows of nodes, rows of ranks or choices.
-double logical_rows(const Route& route, const Exchange& exchange);
+double logical_rows(const Route& route, const Exchange& exchange, const Choices& choices);
 
 /// One call of a rank; rates: bytes per second of its NIC and of its NVLink port, one way.
 struct Call {
@@ -30,7 +30,7 @@ Choices sampled_choices(const Exchange& exchange, int64_t tokens, uint64_t seed)
 /// 8,192 tokens, the same every time, that stand for all.
 Choices sampled_choices(const Exchange& exchange);
 /// The mean rank's rows where tokens choose so.
-TokenRows sampled_rows(const Route& route, const Exchange& exchange, Way way);
+TokenRows token_rows(const Route& route, const Exchange& exchange, const Choices& choices, Way way);
 
 /// The parts of a call's time in microseconds: before any row, of the fullest NIC and NVLink port,
 /// and of the SMs that copy rows.

@@ -60,8 +60,10 @@ std::map<TensorId, std::vector<TensorId>> overwritten_in(
 std::string cycle_text(const Graph& graph, const std::vector<std::vector<OpId>>& preds,
                        const std::vector<int32_t>& waiting, OpId start) {
   std::vector<OpId> path;
+  std::vector<bool> seen(preds.size());
   OpId at = start;
-  while (std::find(path.begin(), path.end(), at) == path.end()) {
+  while (!seen[at.index()]) {
+    seen[at.index()] = true;
     path.push_back(at);
     const std::vector<OpId>& from = preds[at.index()];
     at = *std::find_if(from.begin(), from.end(),

@@ -37,38 +37,48 @@ std::vector<OpId> cycle_through(const Dependencies& deps, const std::vector<bool
   return {};
 }
 
-/// Returns, per op, whether no order can contain it: the op is on a cycle or depends on one.
-std::vector<bool> ops_left_over(const Graph& graph, const Dependencies& deps) {
-  const size_t n = graph.num_ops();
-  std::vector<size_t> waiting(n);
-  std::vector<bool> open(n, true);
+/// Takes ops of which all neighbours on one side are taken out of `open`, again and again.
+void peel(const std::vector<std::vector<OpId>>& before, const std::vector<std::vector<OpId>>& after,
+          std::vector<bool>& open) {
+  std::vector<size_t> waiting(open.size());
   std::vector<OpId> ready;
-  for (size_t i = 0; i < n; ++i) {
-    waiting[i] = deps.preds[i].size();
+  for (size_t i = 0; i < open.size(); ++i) {
+    if (!open[i]) continue;
+    waiting[i] = static_cast<size_t>(std::count_if(
+        before[i].begin(), before[i].end(), [&open](OpId op) { return open[op.index()]; }));
     if (waiting[i] == 0) ready.emplace_back(static_cast<int64_t>(i));
   }
   while (!ready.empty()) {
     const OpId op = ready.back();
     ready.pop_back();
     open[op.index()] = false;
-    for (const OpId s : deps.succs[op.index()]) {
-      if (--waiting[s.index()] == 0) ready.push_back(s);
+    for (const OpId next : after[op.index()]) {
+      if (open[next.index()] && --waiting[next.index()] == 0) ready.push_back(next);
     }
   }
+}
+
+/// Returns, per op, whether it is on a cycle or between cycles.
+std::vector<bool> ops_on_cycles(const Dependencies& deps) {
+  std::vector<bool> open(deps.preds.size(), true);
+  peel(deps.preds, deps.succs, open);
+  peel(deps.succs, deps.preds, open);
   return open;
 }
 
-/// Returns the shortest cycle among those through one of the first kSources ops that are on a
-/// cycle. kSources limits the time, since each op takes a search of the graph.
+/// Returns the shortest cycle among those through one of the first ops that are on a cycle; their
+/// number limits the time, since each op takes a search of the graph (`explain` tries many schedules
+/// that are illegal).
 std::vector<OpId> shortest_cycle(const Graph& graph, const Dependencies& deps) {
-  constexpr int kSources = 256;
-  const std::vector<bool> open = ops_left_over(graph, deps);
+  constexpr size_t kVisits = 1 << 17;
+  const size_t sources = std::clamp<size_t>(kVisits / graph.num_ops(), 1, 256);
+  const std::vector<bool> open = ops_on_cycles(deps);
   std::vector<OpId> best;
-  int tried = 0;
-  for (size_t i = 0; i < open.size() && tried < kSources; ++i) {
+  size_t tried = 0;
+  for (size_t i = 0; i < open.size() && tried < sources; ++i) {
     if (!open[i]) continue;
     std::vector<OpId> found = cycle_through(deps, open, OpId(static_cast<int64_t>(i)));
-    if (found.empty()) continue;
+    if (found.empty()) continue;  // between cycles
     ++tried;
     if (best.empty() || found.size() < best.size()) best = std::move(found);
   }

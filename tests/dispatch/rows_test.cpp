@@ -146,7 +146,7 @@ TEST_CASE("drawn choices reach as many ranks and nodes as the closed form says")
     const Exchange x{
         .ranks = ranks, .ranks_per_node = 8, .experts = experts, .topk = k, .hidden = 128};
     const Route route = known_routes(x)[2].route;
-    const TokenRows rows = sampled_rows(route, x, Way::kDispatch);
+    const TokenRows rows = token_rows(route, x, sampled_choices(x), Way::kDispatch);
     const double nodes = distinct(ranks / 8.0, experts, k), on = distinct(ranks, experts, k);
     CHECK(rows.received == Approx(on).epsilon(0.01));
     CHECK(rows.moved == Approx(on + nodes).epsilon(0.01));
@@ -161,7 +161,8 @@ TEST_CASE("tokens that are limited to their best nodes reach nearly all of these
   Exchange x{.ranks = 64, .ranks_per_node = 8, .experts = 256, .topk = 8, .hidden = 128};
   x.groups = 8;
   x.top_groups = 4;
-  const TokenRows rows = sampled_rows(known_routes(x)[2].route, x, Way::kDispatch);
+  const TokenRows rows =
+      token_rows(known_routes(x)[2].route, x, sampled_choices(x), Way::kDispatch);
   CHECK(rows.moved - rows.received == Approx(3.983).epsilon(0.01));
   CHECK(rows.received == Approx(7.469).epsilon(0.01));
 }
