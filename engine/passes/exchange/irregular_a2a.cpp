@@ -12,6 +12,7 @@ namespace moe {
 /// split into steps.
 Graph irregular_a2a(Graph graph, const PassContext& context) {
   const size_t num_ops = graph.num_ops();
+  bool changed = false;
   size_t done_already = 0;  // all-to-alls of placed layers, which already carry only real rows
   for (size_t i = 0; i < num_ops; ++i) {
     const OpId id(static_cast<int64_t>(i));
@@ -28,12 +29,13 @@ Graph irregular_a2a(Graph graph, const PassContext& context) {
     }
     const RowsOrigin origin = origin_of_rows(graph, graph.out(id), graph.op(id).name);
     const TensorId received = received_counts(graph, origin);
+    changed = true;
     Op& op = graph.op(id);
     op.rows.irregular = true;
     set_input(graph, id, Role::kCounts, origin.counts);
     set_input(graph, id, Role::kRecvCounts, received);
   }
-  if (done_already > 0) {
+  if (done_already > 0 && !changed) {
     context.skip(fmt::format(
         "{} all-to-alls already carry only real rows because of an earlier stage", done_already));
   }

@@ -27,6 +27,7 @@ bool of_experts(const Graph& graph, const std::vector<OpId>& producers, OpId op)
 Graph used_rows(Graph graph, const PassContext& context) {
   const size_t num_ops = graph.num_ops();
   const std::vector<OpId> producers = graph.producers();
+  bool changed = false;
   size_t done_already =
       0;  // ops of experts in placed layers, which already compute only rows in use
   for (size_t i = 0; i < num_ops; ++i) {
@@ -44,11 +45,12 @@ Graph used_rows(Graph graph, const PassContext& context) {
     }
     const RowsOrigin origin = origin_of_rows(graph, graph.op(id).inputs[0], graph.op(id).name);
     const TensorId received = received_counts(graph, origin);
+    changed = true;
     Op& op = graph.op(id);
     op.attrs["rows"] = std::string("used");
     set_input(graph, id, Role::kRecvCounts, received);
   }
-  if (done_already > 0) {
+  if (done_already > 0 && !changed) {
     context.skip(
         fmt::format("{} ops of experts already compute only the rows in use because of an "
                     "earlier stage",

@@ -121,8 +121,12 @@ local function frame_text(frame)
   return aligned.text(lines)
 end
 
---- Returns the text that a prompt shows of a value: a table where it has rows or fields.
+--- Returns the text that a prompt shows of a value: a table where it has rows or fields and no text
+--- of its own.
 function M.text(value)
+  local mt = type(value) == "table" and getmetatable(value)
+  local own = type(mt) == "table" and mt.__tostring and not mt.__name and tostring(value)
+  if own and own:find "\n" then return own end
   local frame = M.frame_of(value)
   if frame then return frame_text(frame) end
   local plain, rows = M.plain(value), { { "field", "value" } }

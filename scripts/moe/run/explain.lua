@@ -51,6 +51,7 @@ schema.record("explanation", "e", "why communication is exposed; tostring return
   { "findings", "moe.Finding[]", "exposures with advice, best first" },
   { "idle", "{ stage: string, why: string }[]", "stages without effect, and why" },
   { "decisions", "moe.Decision[]", "decisions of the passes" },
+  { "pipeline", "moe.PipelineRank[]?", "of a plan with several: what each rank does in the step" },
   { "dispatcher", "moe.DispatcherUse?", "of a plan with one: links, SMs and waits" },
   { "text", "string", "the whole explanation as text" },
 })
@@ -76,6 +77,21 @@ function M.finding(f)
   local worth = f.gain_ms and ("%.3f ms per step, by simulation"):format(f.gain_ms)
     or ("about %.3f ms, a guess"):format(f.worth_ms)
   return ("%s: %s. '%s' is exposed because %s"):format(worth, f.advice, f.op, f.why)
+end
+
+-- What each pipeline rank does in the step (moe.PipelineRank), whose parts add up to it.
+local function pipeline(lines, ranks)
+  if not ranks then return end
+  local names, head = {}, {}
+  for name in pairs(schema.declared "bubbles") do names[#names + 1] = name end
+  table.sort(names)
+  for i, name in ipairs(names) do head[i] = name:gsub("_ms$", "") end
+  add(lines, "pipeline ranks; columns in ms: %s", table.concat(head, ", "))
+  for r, rank in ipairs(ranks) do
+    local cells = {}
+    for i, name in ipairs(names) do cells[i] = ("%9.3f"):format(rank[name]) end
+    add(lines, "  %s  rank %d", table.concat(cells, " "), r)
+  end
 end
 
 local function findings(lines, e)
@@ -145,6 +161,7 @@ end
 function M.text(e)
   local lines = {}
   summary(lines, e)
+  pipeline(lines, e.pipeline)
   findings(lines, e)
   collectives(lines, e)
   dispatcher(lines, e.dispatcher)
@@ -156,13 +173,14 @@ function M.text(e)
 end
 
 --- Returns the explanation of a step of a result of the core's plan; step: by default the first.
-function M.of(plan, at, result, step)
+--- ranks: what its pipeline ranks do, if it has several.
+function M.of(plan, at, result, step, ranks)
   if type(result) ~= "table" then
     errors.user("explain: is a ':' missing? Write result:explain(step)", at)
   end
   local e = errors.call(at, plan.explain, plan, { timelines = result.timelines, step = step })
   local info = plan:info()
-  e.decisions, e.dispatcher = info.log, info.dispatcher
+  e.decisions, e.dispatcher, e.pipeline = info.log, info.dispatcher, ranks
   e.text = M.text(e)
   return setmetatable(e, { __tostring = function(self) return self.text end })
 end

@@ -295,7 +295,8 @@ function Plan:explain(t)
   local at = errors.here()
   local c = schema.check(M.EXPLAIN, t or {}, "explain", at)
   local step = self.spec.routing and c.step or 1  -- without a routing model all steps are equal
-  local e = explain.of(self.core, at, { timelines = simulation_with(self, step, at) }, step)
+  local e = explain.of(self.core, at, { timelines = simulation_with(self, step, at) }, step,
+    self.sim.pipeline)
   if self.sim.oom then e.text = ("OOM: %s\n%s"):format(self.sim.misfit, e.text) end
   return e
 end
@@ -315,7 +316,7 @@ function Plan:run(executor, t)
   local plan = target.plan_of(spec, self.candidate, at)
   errors.stop_in "check"
   local result = train.good(train.started("running", plan, options, spec.ranks, at), at)
-  function result.explain(of, step) return explain.of(plan, errors.here(), of, step) end
+  function result.explain(of, step) return explain.of(plan, errors.here(), of, step, of.pipeline) end
   function result.spans(of, fields)
     local here = errors.here()
     local asked = schema.check(M.SPANS, fields or {}, "spans", here)

@@ -145,7 +145,8 @@ function M.of_plan(spec, candidate, at)
   local d, m, on = candidate.dispatcher, spec.model, spec.cluster
   local path = ("system '%s'.dispatcher"):format(candidate.name)
   local gpu = M.GPUS[on.name] and on.name or (on.device.op_times or ""):match "([^/]*)%.times$"
-  local simulated = spec.cost.kind == "roofline"
+  -- `check` plans what ranks of the CPU will execute without their measured times.
+  local simulated = spec.cost.kind == "roofline" and on.name ~= "cpu"
   if simulated and not M.GPUS[gpu] then
     errors.user(("%s: no times were measured on the cluster '%s'; give one of %s"):format(path,
       on.name, table.concat(schema.keys_of(M.GPUS), ", ")), at)
