@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -118,8 +117,8 @@ void add_recipe_options(CLI::App& command, HostOptions& options,
       ->required();
   command
       .add_option("--set", settings,
-                  "path=value: a value of `over` or `params`, or of a field of model, cluster, "
-                  "run or system; x2 is a factor, 1,2,4 a sweep (moebench doc set)")
+                  "path=value: a value of `over` or `params`, or of a field of model, cluster, run "
+                  "or system; x2 is a factor, 1,2,4 a sweep (moebench doc set)")
       ->take_all()
       ->expected(1)
       ->allow_extra_args(false);

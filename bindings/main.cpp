@@ -72,8 +72,8 @@ Failed attempt(Body body) {
 void read_recipe(moe::lua::HostOptions& options) {
   if (options.recipe.starts_with("/dev/") || options.recipe.starts_with("/proc/")) {
     throw moe::user_error(
-        "{}: a recipe must be a file that can be read several times; give its "
-        "path, or - for standard input",
+        "{}: a recipe must be a file that can be read several times; give its path, or - for "
+        "standard input",
         options.recipe);
   }
   if (options.recipe != "-") return;

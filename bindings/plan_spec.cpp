@@ -256,21 +256,6 @@ InterpolatedTable table_of(const nlohmann::json& rows) {
   return InterpolatedTable(std::move(points));
 }
 
-}  // namespace
-
-std::map<Collective, InterpolatedTable> tables_of(const Fields& cluster) {
-  std::map<Collective, InterpolatedTable> tables;
-  if (!cluster.has("collectives")) return tables;
-  const Fields given = cluster.at("collectives");
-  for (const auto& [name, kind] : {std::pair("all_to_all", Collective::kAllToAll),
-                                   std::pair("all_reduce", Collective::kAllReduce)}) {
-    if (given.has(name)) tables.emplace(kind, table_of(given.at(name).value().at("rows")));
-  }
-  return tables;
-}
-
-namespace {
-
 // Returns the durations, and the rate of copies from the host, that the recipe gives for ops on
 // swapped experts; durations replace those that would be computed from the ops' work.
 OffloadTimes offload_times_of(const Fields& cost) {
@@ -285,23 +270,6 @@ OffloadTimes offload_times_of(const Fields& cost) {
   if (given.has("host_bytes_per_s")) times.host_bytes_per_s = given.number("host_bytes_per_s");
   return times;
 }
-
-}  // namespace
-
-ModelSpec model_of(const Fields& model) {
-  ModelSpec m;
-  read_fields(model, m);
-  m.dtype = dtype_of(model.text("dtype", "f32"));
-  return m;
-}
-
-Cluster cluster_of(const Fields& cluster) {
-  Cluster c;
-  read_fields(cluster, c);
-  return c;
-}
-
-namespace {
 
 template <class Optimizer>
 OptimizerSpec optimizer_as(const Fields& fields) {
@@ -462,6 +430,30 @@ double rows_bound_of(Host& host, const Fields& fields, const PlanSpec& spec,
 }
 
 }  // namespace
+
+std::map<Collective, InterpolatedTable> tables_of(const Fields& cluster) {
+  std::map<Collective, InterpolatedTable> tables;
+  if (!cluster.has("collectives")) return tables;
+  const Fields given = cluster.at("collectives");
+  for (const auto& [name, kind] : {std::pair("all_to_all", Collective::kAllToAll),
+                                   std::pair("all_reduce", Collective::kAllReduce)}) {
+    if (given.has(name)) tables.emplace(kind, table_of(given.at(name).value().at("rows")));
+  }
+  return tables;
+}
+
+ModelSpec model_of(const Fields& model) {
+  ModelSpec m;
+  read_fields(model, m);
+  m.dtype = dtype_of(model.text("dtype", "f32"));
+  return m;
+}
+
+Cluster cluster_of(const Fields& cluster) {
+  Cluster c;
+  read_fields(cluster, c);
+  return c;
+}
 
 PipelineSpec pipeline_of(const Fields& fields, const Model& model) {
   PipelineSpec spec;

@@ -10,7 +10,6 @@
 #include <string_view>
 
 #include "bindings/host/convert.h"
-#include "bindings/reference.h"
 #include "engine/passes/placement/place_experts.h"
 #include "engine/plan.h"
 #include "engine/profile/rehearsal.h"

@@ -11,7 +11,6 @@
 #include "engine/model/blocks.h"
 #include "engine/ops/ops.h"
 #include "engine/passes/pass.h"
-#include "engine/passes/stage_order.h"
 #include "engine/pipeline/turn.h"
 #include "engine/placement/policy.h"
 #include "engine/plan.h"

@@ -10,7 +10,6 @@
 #include "engine/cost/dispatch_cost.h"
 #include "engine/graph/op_def.h"
 #include "engine/graph/text.h"
-#include "engine/graph/verify.h"
 #include "engine/model/stages.h"
 #include "engine/ops/ops.h"
 #include "engine/passes/clip_gradients.h"
@@ -101,8 +100,8 @@ StepSpec step_of(const PlanSpec& spec) {
 /// the experts of the layer before (PlaceInput::experts_before_s).
 void order_places(const Graph& graph, Schedule& schedule) {
   std::map<int32_t, OpId> places;
-  for (OpId op(0); op.index() < graph.num_ops(); op = OpId(op.value + 1)) {
-    if (!graph.removed(op) && is(graph, op, MoeOp::kPlace)) places[graph.op(op).layer] = op;
+  for (const OpId op : graph.op_ids()) {
+    if (is(graph, op, MoeOp::kPlace)) places[graph.op(op).layer] = op;
   }
   OpId before;
   for (const auto& [layer, op] : places) {
@@ -122,9 +121,8 @@ Schedule first_schedule(const Graph& graph, ReduceLane reduce_lane) {
   if (reduce_lane == ReduceLane::kWithAllToAlls) return schedule;
   const LaneId own(static_cast<int64_t>(schedule.lanes.size()));
   schedule.lanes.push_back({name_of(reduce_lane), LaneKind::kComm});
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
-    if (is_sync(graph.def(op).payload)) schedule.lane_of[i] = own;
+  for (const OpId op : graph.op_ids()) {
+    if (is_sync(graph.def(op).payload)) schedule.lane_of[op.index()] = own;
   }
   return schedule;
 }
@@ -164,9 +162,8 @@ class Neighbours {
 
 /// Says of each transfer to another pipeline rank which it is, and whether it is in another node.
 void set_peers(Graph& graph, const Neighbours& neighbours) {
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id) || graph.def(id).collective != Collective::kHandoff) continue;
+  for (const OpId id : graph.op_ids()) {
+    if (graph.def(id).collective != Collective::kHandoff) continue;
     const int64_t peer = neighbours.of(graph.op(id));
     graph.op(id).attrs["peer"] = peer;
     graph.op(id).attrs["far"] = int64_t{neighbours.far(peer)};
@@ -175,9 +172,8 @@ void set_peers(Graph& graph, const Neighbours& neighbours) {
 
 /// Puts transfers to other pipeline ranks on lanes of their own, one per ordered pair of ranks.
 void add_handoff_lanes(const Graph& graph, Schedule& schedule, int64_t rank) {
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id) || graph.def(id).collective != Collective::kHandoff) continue;
+  for (const OpId id : graph.op_ids()) {
+    if (graph.def(id).collective != Collective::kHandoff) continue;
     const Op& op = graph.op(id);
     const int64_t peer = attr_int(op, "peer");
     if (peer == rank) continue;  // unroll() leaves it out
@@ -186,7 +182,7 @@ void add_handoff_lanes(const Graph& graph, Schedule& schedule, int64_t rank) {
     const std::string name = sends ? lane_to(peer) : lane_from(peer);
     const auto known = std::find_if(schedule.lanes.begin(), schedule.lanes.end(),
                                     [&](const Lane& lane) { return lane.name == name; });
-    schedule.lane_of[i] = LaneId(known - schedule.lanes.begin());
+    schedule.lane_of[id.index()] = LaneId(known - schedule.lanes.begin());
     if (known == schedule.lanes.end()) schedule.lanes.push_back({name, LaneKind::kComm});
   }
 }

@@ -1,7 +1,9 @@
 #include "engine/run.h"
 
 #include <algorithm>
-#include <memory>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -10,10 +12,65 @@
 #include "engine/base/threads.h"
 #include "engine/exec/cpu/executor.h"
 #include "engine/exec/device/executor.h"
-#include "engine/exec/turns.h"
 #include "engine/sim/simulator.h"
 
 namespace moe {
+namespace {
+
+/// Turns of several runs in one process: only one of them executes steps at a time, and after a few
+/// steps the next one does. A machine that becomes slower then meets all of them alike. Run i is
+/// called by the thread of run i only, which waits here. begin() and end() once; step() after each
+/// of its steps. A run that waits continues as soon as all runs before it have passed on their turn
+/// or ended, so a request to stop reaches every run.
+class Turns {
+ public:
+  /// The first turn of a run lasts for its first step, which is the slowest, further turns for
+  /// `steps` steps.
+  Turns(size_t num_runs, int64_t steps) : steps_(steps), runs_(num_runs) {}
+
+  /// Waits for the run's first turn.
+  void begin(size_t run) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return current_ == run; });
+  }
+
+  /// Passes the turn on and waits for the next one, if the turn is over.
+  void step(size_t run) {
+    std::unique_lock lock(mutex_);
+    if (runs_[run].done++ % steps_ != 0) return;
+    pass_on(run);
+    changed_.wait(lock, [&] { return current_ == run; });
+  }
+
+  /// Passes the turn on for good.
+  void end(size_t run) {
+    const std::lock_guard lock(mutex_);
+    runs_[run].ended = true;
+    pass_on(run);
+  }
+
+ private:
+  struct Run {
+    int64_t done = 0;  // number of steps
+    bool ended = false;
+  };
+  /// Gives the turn to the next run that has not ended, if there is one.
+  void pass_on(size_t run) {
+    for (size_t i = 1; i <= runs_.size(); ++i) {
+      current_ = (run + i) % runs_.size();
+      if (!runs_[current_].ended) break;
+    }
+    changed_.notify_all();
+  }
+
+  const int64_t steps_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Run> runs_;
+  size_t current_ = 0;
+};
+
+}  // namespace
 
 std::span<const ExecutorDef> executors() {
   using enum Precision;

@@ -32,8 +32,7 @@ const ExecutorDef& executor_def(std::string_view name);
 std::string missing(const ExecutorDef& executor);
 
 /// Throws InternalError if `executor` computes nothing and its result lacks the metrics, the
-/// timeline or the lower bounds of a step. (exec/results/step_results.cpp makes the result of the
-/// others.)
+/// timeline or the lower bounds of a step. (exec/run_loop.cpp makes the result of the others.)
 void check_steps(const ExecutorDef& executor, const RunResult& result);
 
 /// Runs the plan on the executor called `executor`. Throws UserError if there is none of that name,
@@ -59,7 +58,7 @@ struct TurnsResult {
   std::exception_ptr error = nullptr;  // what run_partially() threw; null if it returned `run`
 };
 /// Does what run_partially() does for several runs, which all stay in memory and take turns of
-/// `steps` steps (exec/turns.h). Not for the processes of a job. When a run fails, the others go
+/// `steps` steps (Turns). Not for the processes of a job. When a run fails, the others go
 /// on.
 std::vector<TurnsResult> run_in_turns(std::vector<RunInTurns> runs, int64_t steps);
 

@@ -139,8 +139,7 @@ int calibrate(lua_State* L) {
 }  // namespace
 
 void open_calibrate(lua_State* L) {
-  lua_pushcfunction(L, core_function<calibrate>);
-  lua_setfield(L, -2, "calibrate");
+  set_functions(L, {{"calibrate", core_function<calibrate>}});
 }
 
 }  // namespace moe::lua

@@ -7,10 +7,8 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <set>
-#include <thread>
 
 #include "bindings/front/front.h"
 #include "bindings/host/convert.h"
@@ -339,40 +337,38 @@ void set_values(lua_State* L, const HostOptions& options) {
 }  // namespace
 
 int open_core(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {{"append_output", core_function<append_output>},
-                                            {"array", core_function<array>},
-                                            {"caller", core_function<caller>},
-                                            {"clock", core_function<clock>},
-                                            {"default_corpus", core_function<default_corpus>},
-                                            {"end_loading", core_function<end_loading>},
-                                            {"executor_missing", core_function<executor_missing>},
-                                            {"failure", core_function<failure>},
-                                            {"gpu", core_function<gpu>},
-                                            {"invalid_byte", core_function<invalid_byte>},
-                                            {"display_name", core_function<display_name>},
-                                            {"json_decode", core_function<json_decode>},
-                                            {"json_encode", core_function<json_encode>},
-                                            {"keep_earlier", core_function<keep_earlier_results>},
-                                            {"kind_of", core_function<kind_of>},
-                                            {"library_files", core_function<library_files>},
-                                            {"library_json", core_function<library_json>},
-                                            {"load_on", core_function<load_on>},
-                                            {"machine", core_function<machine>},
-                                            {"nearest", core_function<nearest>},
-                                            {"now", core_function<now>},
-                                            {"printable", core_function<printable_text>},
-                                            {"read_file", core_function<read_readable_file>},
-                                            {"row", core_function<row>},
-                                            {"say", core_function<say>},
-                                            {"status", core_function<status>},
-                                            {"table", core_function<table>},
-                                            {"text_hash", core_function<hash_of_text>},
-                                            {"undisturbed", core_function<undisturbed>},
-                                            {"warn", core_function<warn>},
-                                            {"write_output", core_function<write_output>},
-                                            {nullptr, nullptr}};
   lua_newtable(L);
-  luaL_setfuncs(L, kFunctions, 0);
+  set_functions(L, {{"append_output", core_function<append_output>},
+                    {"array", core_function<array>},
+                    {"caller", core_function<caller>},
+                    {"clock", core_function<clock>},
+                    {"default_corpus", core_function<default_corpus>},
+                    {"end_loading", core_function<end_loading>},
+                    {"executor_missing", core_function<executor_missing>},
+                    {"failure", core_function<failure>},
+                    {"gpu", core_function<gpu>},
+                    {"invalid_byte", core_function<invalid_byte>},
+                    {"display_name", core_function<display_name>},
+                    {"json_decode", core_function<json_decode>},
+                    {"json_encode", core_function<json_encode>},
+                    {"keep_earlier", core_function<keep_earlier_results>},
+                    {"kind_of", core_function<kind_of>},
+                    {"library_files", core_function<library_files>},
+                    {"library_json", core_function<library_json>},
+                    {"load_on", core_function<load_on>},
+                    {"machine", core_function<machine>},
+                    {"nearest", core_function<nearest>},
+                    {"now", core_function<now>},
+                    {"printable", core_function<printable_text>},
+                    {"read_file", core_function<read_readable_file>},
+                    {"row", core_function<row>},
+                    {"say", core_function<say>},
+                    {"status", core_function<status>},
+                    {"table", core_function<table>},
+                    {"text_hash", core_function<hash_of_text>},
+                    {"undisturbed", core_function<undisturbed>},
+                    {"warn", core_function<warn>},
+                    {"write_output", core_function<write_output>}});
   set_values(L, Host::of(L).options());
   open_plan(L);
   open_handles(L);

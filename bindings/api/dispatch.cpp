@@ -18,7 +18,7 @@ constexpr int64_t kMostExecuted = 16;  // ranks, a thread each
 constexpr int64_t kMostShown = 64;     // ranks of a result with a number per pair of ranks
 
 // Pushes entry i of the table on top, which must be a table; `path`: of that entry.
-int push_list(lua_State* L, int i, const std::string& path) {
+int push_entry(lua_State* L, int i, const std::string& path) {
   lua_rawgeti(L, -1, i);
   if (!lua_istable(L, -1)) throw user_error("{}: is missing; give a list", path);
   return static_cast<int>(lua_objlen(L, -1));
@@ -34,9 +34,9 @@ dispatch::Choices choices_of(lua_State* L, const dispatch::Exchange& exchange) {
                      exchange.ranks);
   }
   for (int rank = 1; rank <= exchange.ranks; ++rank) {
-    const int tokens = push_list(L, rank, fmt::format("choices[{}]", rank));
+    const int tokens = push_entry(L, rank, fmt::format("choices[{}]", rank));
     for (int token = 1; token <= tokens; ++token) {
-      const int k = push_list(L, token, fmt::format("choices[{}][{}]", rank, token));
+      const int k = push_entry(L, token, fmt::format("choices[{}][{}]", rank, token));
       if (k != exchange.topk) {
         throw user_error("choices[{}][{}]: has {} entries; give topk = {}, 0 for none", rank, token,
                          k, exchange.topk);
@@ -198,12 +198,10 @@ int dispatched(lua_State* L) {
 }  // namespace
 
 void open_dispatch(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {{"check_exchange", core_function<check_exchange>},
-                                            {"dispatch", core_function<with_effect<dispatched>>},
-                                            {"dispatch_rows", core_function<dispatch_rows>},
-                                            {"dispatch_us", core_function<dispatch_us>},
-                                            {nullptr, nullptr}};
-  luaL_setfuncs(L, kFunctions, 0);
+  set_functions(L, {{"check_exchange", core_function<check_exchange>},
+                    {"dispatch", core_function<with_effect<dispatched>>},
+                    {"dispatch_rows", core_function<dispatch_rows>},
+                    {"dispatch_us", core_function<dispatch_us>}});
 }
 
 }  // namespace moe::lua

@@ -7,7 +7,7 @@
 #include "bindings/host/userdata.h"
 #include "bindings/policy/gate.h"
 #include "bindings/policy/graph_session.h"
-#include "engine/base/names.h"
+#include "engine/base/index.h"
 #include "engine/base/rng.h"
 #include "engine/routing/primitives.h"
 
@@ -41,7 +41,7 @@ ScoreMatrix matrix(const GateInput& in) {
   return {std::span(in.scores, static_cast<size_t>(in.tokens * in.experts)), in.experts};
 }
 
-int push_list(lua_State* L, std::vector<int32_t> values, int64_t cols, int64_t limit) {
+int push_indices(lua_State* L, std::vector<int32_t> values, int64_t cols, int64_t limit) {
   const int64_t rows = static_cast<int64_t>(values.size()) / cols;
   push_userdata<IndexList>(L, kListType, std::move(values), rows, cols, limit);
   return 1;
@@ -57,20 +57,20 @@ int score(lua_State* L) {
 
 int argmax_of_rows(lua_State* L) {
   const GateInput& in = *check_call(L, kScoresType).in;
-  return push_list(L, argmax_rows(matrix(in)), 1, in.experts);
+  return push_indices(L, argmax_rows(matrix(in)), 1, in.experts);
 }
 
 int topk_of_rows(lua_State* L) {
   const GateInput& in = *check_call(L, kScoresType).in;
   const int64_t k = check_index(L, 2, in.experts, "s:topk_rows: k") + 1;
-  return push_list(L, topk_rows(matrix(in), k), k, in.experts);
+  return push_indices(L, topk_rows(matrix(in), k), k, in.experts);
 }
 
 int topk_of_col(lua_State* L) {
   const GateInput& in = *check_call(L, kScoresType).in;
   const int64_t e = check_index(L, 2, in.experts, "expert");
   const int64_t n = check_index(L, 3, in.tokens, "s:topk_col: n") + 1;
-  return push_list(L, topk_col(matrix(in), e, n), 1, in.tokens);
+  return push_indices(L, topk_col(matrix(in), e, n), 1, in.tokens);
 }
 
 // s:order_rows() -> the tokens in order of their best score, the highest first
@@ -81,18 +81,13 @@ int order_of_rows(lua_State* L) {
   for (size_t t = 0; t < best.size(); ++t) {
     if (best[t] >= 0) top[t] = in.scores[static_cast<int64_t>(t) * in.experts + best[t]];
   }
-  return push_list(L, order_by_score(top), 1, in.tokens);
+  return push_indices(L, order_by_score(top), 1, in.tokens);
 }
 
 int sum_of_cols(lua_State* L) {
   const GateInput& in = *check_call(L, kScoresType).in;
   const std::vector<double> sums = sum_cols(matrix(in));
-  lua_createtable(L, static_cast<int>(sums.size()), 0);
-  for (size_t e = 0; e < sums.size(); ++e) {
-    lua_pushnumber(L, sums[e]);
-    lua_rawseti(L, -2, static_cast<int>(e + 1));
-  }
-  return 1;
+  return push_list(L, in.experts, [&](int64_t e) { return sums[index(e)]; });
 }
 
 // ctx.ids(t) -> the number of token t in the vocabulary, which counts from 0
@@ -128,8 +123,8 @@ IndexList check_list(lua_State* L, int index, int64_t limit, const char* what) {
     const IndexList& list = check_userdata<IndexList>(L, index, kListType);
     if (list.limit != limit) {
       throw user_error(
-          "{}: the list has numbers from 1 to {}, but numbers from 1 to {} are needed; is it "
-          "a list of tokens in place of experts, or the reverse?",
+          "{}: the list has numbers from 1 to {}, but numbers from 1 to {} are needed; is it a "
+          "list of tokens in place of experts, or the reverse?",
           what, list.limit, limit);
     }
     return list;
@@ -253,21 +248,7 @@ int list_length(lua_State* L) {
 int list_counts(lua_State* L) {
   const IndexList& list = check_userdata<IndexList>(L, 1, kListType);
   const std::vector<int64_t> counts = histogram(list.values, list.limit);
-  lua_createtable(L, static_cast<int>(counts.size()), 0);
-  for (size_t i = 0; i < counts.size(); ++i) {
-    lua_pushnumber(L, static_cast<double>(counts[i]));
-    lua_rawseti(L, -2, static_cast<int>(i + 1));
-  }
-  return 1;
-}
-
-// Returns the seed of ctx.rng in one call, made from --seed, step, layer and first token.
-uint64_t call_stream(const Host& host, const GateInput& in) {
-  const auto mix = [](int64_t value, uint64_t stream) {
-    return hash32(static_cast<uint64_t>(value), stream);
-  };
-  return mix(in.first_token,
-             mix(in.layer, mix(in.step, mix(host.options().seed.value_or(1), 1000231))));
+  return push_list(L, list.limit, [&](int64_t i) { return counts[index(i)]; });
 }
 
 }  // namespace
@@ -279,7 +260,7 @@ GateViews::GateViews(lua_State* L, const GateInput& in, RoutingBuilder& out,
   lua_createtable(L, 0, 2);
   push_userdata<CallHandle>(L, kIdsType, call_);
   lua_setfield(L, -2, "ids");
-  push_userdata<Rng>(L, kRngType, call_stream(Host::of(L), in));
+  push_rng(L, 1000231, {in.step, in.layer, in.first_token});
   lua_setfield(L, -2, "rng");
   lua_setfenv(L, -2);
   push_userdata<CallHandle>(L, kScoresType, call_);

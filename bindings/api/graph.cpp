@@ -86,10 +86,9 @@ Filter check_filter(lua_State* L, int index, const Graph& graph) {
 
 std::vector<OpId> find(lua_State* L, GraphSession& session, const Filter& filter) {
   std::vector<OpId> found;
-  for (size_t i = 0; i < session.graph().num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
+  for (const OpId id : session.graph().op_ids()) {
     const Graph& graph = session.graph();
-    if (graph.removed(id) || !filter.matches(graph, graph.op(id))) continue;
+    if (!filter.matches(graph, graph.op(id))) continue;
     if (filter.where != 0) {
       lua_pushvalue(L, filter.where);
       session.push_op(L, id);
@@ -139,13 +138,12 @@ std::vector<OpId> neighbours(GraphSession& session, const std::vector<TensorId>&
     if (maker.valid()) found.push_back(maker);
   }
   if (!found.empty()) return found;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
+  for (const OpId id : graph.op_ids()) {
     const std::vector<TensorId>& read = graph.op(id).inputs;
     const auto reads = [&](TensorId t) {
       return t.valid() && std::find(read.begin(), read.end(), t) != read.end();
     };
-    if (!graph.removed(id) && std::any_of(inputs.begin(), inputs.end(), reads)) found.push_back(id);
+    if (std::any_of(inputs.begin(), inputs.end(), reads)) found.push_back(id);
   }
   return found;
 }
@@ -428,10 +426,9 @@ void open_handles(lua_State* L) {
       {"insert",
        "(t: { kind: string, name: string, inputs: (moe.Op|moe.Tensor|false)[], attrs?: table, "
        "phase?: string, seg?: string, layer?: integer|false, part?: integer|false, dw?: boolean "
-       "}): "
-       "moe.Op",
-       "adds an op; an op among inputs means its first output; phase, seg, layer and dw are "
-       "those of the ops that make the inputs (or, if there are none, read them) unless given",
+       "}): moe.Op",
+       "adds an op; an op among inputs means its first output; phase, seg, layer and dw are those "
+       "of the ops that make the inputs (or, if there are none, read them) unless given",
        method<graph_insert>},
       {"redirect", "(from: moe.Op|moe.Tensor, to: moe.Op|moe.Tensor, but?: moe.Op[])",
        "makes all readers of `from`, except the ops in `but`, read `to`", method<graph_redirect>},
@@ -439,8 +436,7 @@ void open_handles(lua_State* L) {
       {"split",
        "(ops: moe.Op[], t: { axis: integer, parts: integer, try?: boolean }): moe.Op[][]?, string?",
        "cuts a chain along an axis, from 1, and returns the ops of each part; with try = true, nil "
-       "and "
-       "why it cannot be",
+       "and why it cannot be",
        method<graph_split>}};
   new_type<GraphHandle>(
       L, {kGraphType, "g", "the graph of a pass, or (read only) of a schedule policy", kGraph});

@@ -40,9 +40,7 @@ int popularity(lua_State* L) {
 }  // namespace
 
 void open_lina(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {{"lina_popularity", core_function<popularity>},
-                                            {nullptr, nullptr}};
-  luaL_setfuncs(L, kFunctions, 0);
+  set_functions(L, {{"lina_popularity", core_function<popularity>}});
   new_inner_type<ProfileHandle>(L, kProfileType);
 }
 

@@ -147,12 +147,9 @@ int op_time(lua_State* L) {
 }  // namespace
 
 void open_network(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {
-      {"collectives", core_function<with_effect<collectives>>},
-      {"op_table", core_function<op_table>},
-      {"op_time", core_function<op_time>},
-      {nullptr, nullptr}};
-  luaL_setfuncs(L, kFunctions, 0);
+  set_functions(L, {{"collectives", core_function<with_effect<collectives>>},
+                    {"op_table", core_function<op_table>},
+                    {"op_time", core_function<op_time>}});
 }
 
 }  // namespace moe::lua

@@ -1,9 +1,9 @@
 // Fields and methods of op and tensor handles. Layers and parts count from 1 in Lua.
 #include <algorithm>
-#include <map>
 
 #include "bindings/host/userdata.h"
 #include "bindings/policy/graph_session.h"
+#include "engine/base/index.h"
 
 namespace moe::lua {
 namespace {
@@ -36,12 +36,9 @@ int op_consumers(lua_State* L) {
     return std::find(outputs.begin(), outputs.end(), t) != outputs.end();
   };
   std::vector<OpId> found;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
+  for (const OpId id : graph.op_ids()) {
     const std::vector<TensorId>& inputs = graph.op(id).inputs;
-    if (!graph.removed(id) && std::any_of(inputs.begin(), inputs.end(), is_output)) {
-      found.push_back(id);
-    }
+    if (std::any_of(inputs.begin(), inputs.end(), is_output)) found.push_back(id);
   }
   session->push_ops(L, found);
   return 1;
@@ -72,86 +69,19 @@ void push_tensors(lua_State* L, GraphSession& session, const std::vector<TensorI
 }
 
 /// Pushes a field of the op whose handle is argument 1; kPush pushes the field of an op.
-template <void (*kPush)(lua_State*, GraphSession&, OpId)>
+template <auto kPush>
 int op_field(lua_State* L) {
   const auto [session, op] = check_op(L, 1);
   kPush(L, *session, op);
   return 1;
 }
 
-void push_name(lua_State* L, GraphSession& s, OpId op) {
-  push_text(L, s.graph().op(op).name);
-}
-void push_kind(lua_State* L, GraphSession& s, OpId op) {
-  push_text(L, s.graph().def(op).name);
-}
-void push_lane(lua_State* L, GraphSession& s, OpId op) {
-  push_text(L, s.lane_name(op));
-}
-void push_segment(lua_State* L, GraphSession& s, OpId op) {
-  push_text(L, name_of(s.graph().op(op).segment));
-}
-void push_phase(lua_State* L, GraphSession& s, OpId op) {
-  push_text(L, name_of(s.graph().op(op).phase));
-}
-void push_layer(lua_State* L, GraphSession& s, OpId op) {
-  push_number_from_1(L, s.graph().op(op).layer);
-}
-void push_part(lua_State* L, GraphSession& s, OpId op) {
-  push_number_from_1(L, s.graph().op(op).part);
-}
-void push_micro(lua_State* L, GraphSession& s, OpId op) {
-  push_number_from_1(L, s.graph().op(op).micro);
-}
-void push_dw(lua_State* L, GraphSession& s, OpId op) {
-  lua_pushboolean(L, s.graph().op(op).is_dw);
-}
-void push_flops(lua_State* L, GraphSession& s, OpId op) {
-  lua_pushnumber(L, s.work(op).flops);
-}
-void push_bytes(lua_State* L, GraphSession& s, OpId op) {
-  lua_pushnumber(L, s.work(op).bytes);
-}
-void push_cost_ms(lua_State* L, GraphSession& s, OpId op) {
-  lua_pushnumber(L, s.cost_ms(op));
-}
-void push_priority(lua_State* L, GraphSession& s, OpId op) {
-  lua_pushnumber(L, static_cast<double>(s.priority(op)));
-}
-void push_inputs(lua_State* L, GraphSession& s, OpId op) {
-  push_tensors(L, s, s.graph().op(op).inputs);
-}
-void push_outputs(lua_State* L, GraphSession& s, OpId op) {
-  push_tensors(L, s, s.graph().op(op).outputs);
-}
-
-/// Pushes a field of the tensor whose handle is argument 1; kPush pushes the field of a tensor.
-template <void (*kPush)(lua_State*, const Graph&, TensorId)>
+/// As op_field(), of a tensor.
+template <auto kPush>
 int tensor_field(lua_State* L) {
   const TensorHandle handle = check_userdata<TensorHandle>(L, 1, kTensorType);
   kPush(L, GraphSession::of(L, handle.session).graph(), handle.tensor);
   return 1;
-}
-
-void push_tensor_name(lua_State* L, const Graph& graph, TensorId t) {
-  push_text(L, graph.tensor(t).name);
-}
-void push_dtype(lua_State* L, const Graph& graph, TensorId t) {
-  push_text(L, name_of(graph.tensor(t).dtype));
-}
-void push_tensor_kind(lua_State* L, const Graph& graph, TensorId t) {
-  push_text(L, name_of(graph.tensor(t).kind));
-}
-void push_tensor_bytes(lua_State* L, const Graph& graph, TensorId t) {
-  lua_pushnumber(L, static_cast<double>(graph.bytes(t)));
-}
-void push_shape(lua_State* L, const Graph& graph, TensorId t) {
-  const Shape& shape = graph.tensor(t).shape;
-  lua_createtable(L, static_cast<int>(shape.size()), 0);
-  for (size_t i = 0; i < shape.size(); ++i) {
-    lua_pushnumber(L, static_cast<double>(shape[i]));
-    lua_rawseti(L, -2, static_cast<int>(i + 1));
-  }
 }
 
 int op_to_string(lua_State* L) {
@@ -164,41 +94,56 @@ int op_to_string(lua_State* L) {
 
 void open_ops(lua_State* L) {
   static constexpr Member kOp[] = {
-      {"name", "string", "name, unique in the graph", op_field<push_name>},
-      {"kind", "string", "kind of the op, one of `moebench list ops`", op_field<push_kind>},
+      {"name", "string", "name, unique in the graph",
+       op_field<[](auto L, auto& s, OpId op) { push_text(L, s.graph().op(op).name); }>},
+      {"kind", "string", "kind of the op, one of `moebench list ops`",
+       op_field<[](auto L, auto& s, OpId op) { push_text(L, s.graph().def(op).name); }>},
       {"lane", "string", "the lane that runs the op; in a pass, the kind of lane",
-       op_field<push_lane>},
+       op_field<[](auto L, auto& s, OpId op) { push_text(L, s.lane_name(op)); }>},
       {"seg", "string",
        "part of a block: embed, attn, gate, dispatch, expert, combine, mlp, head or update",
-       op_field<push_segment>},
+       op_field<[](auto L, auto& s, OpId op) { push_text(L, name_of(s.graph().op(op).segment)); }>},
       {"phase", "string", "phase of the step: forward, recompute, backward or update",
-       op_field<push_phase>},
+       op_field<[](auto L, auto& s, OpId op) { push_text(L, name_of(s.graph().op(op).phase)); }>},
       {"layer", "integer?", "number of the block, from 1; nil outside of blocks",
-       op_field<push_layer>},
+       op_field<[](auto L, auto& s, OpId op) { push_number_from_1(L, s.graph().op(op).layer); }>},
       {"part", "integer?", "number of the part, from 1; nil if the op is not cut",
-       op_field<push_part>},
+       op_field<[](auto L, auto& s, OpId op) { push_number_from_1(L, s.graph().op(op).part); }>},
       {"micro", "integer", "micro-batch of the step, from 1; 1 for an op that runs once per step",
-       op_field<push_micro>},
-      {"dw", "boolean", "whether it computes a weight's gradient", op_field<push_dw>},
-      {"flops", "number", "floating-point operations", op_field<push_flops>},
-      {"bytes", "number", "bytes of memory that the op reads and writes", op_field<push_bytes>},
+       op_field<[](auto L, auto& s, OpId op) { push_number_from_1(L, s.graph().op(op).micro); }>},
+      {"dw", "boolean", "whether it computes a weight's gradient",
+       op_field<[](auto L, auto& s, OpId op) { lua_pushboolean(L, s.graph().op(op).is_dw); }>},
+      {"flops", "number", "floating-point operations",
+       op_field<[](auto L, auto& s, OpId op) { lua_pushnumber(L, s.work(op).flops); }>},
+      {"bytes", "number", "bytes of memory that the op reads and writes",
+       op_field<[](auto L, auto& s, OpId op) { lua_pushnumber(L, s.work(op).bytes); }>},
       {"cost_ms", "number", "time of the op if it runs alone, by the plan's cost model",
-       op_field<push_cost_ms>},
+       op_field<[](auto L, auto& s, OpId op) { lua_pushnumber(L, s.cost_ms(op)); }>},
       {"priority", "integer", "the number set by s:priority, 0 if none is; the highest goes first",
-       op_field<push_priority>},
+       op_field<[](auto L, auto& s, OpId op) {
+         lua_pushnumber(L, static_cast<double>(s.priority(op)));
+       }>},
       {"inputs", "moe.Tensor[]", "the tensors that the op reads; false for an absent input",
-       op_field<push_inputs>},
-      {"outputs", "moe.Tensor[]", "the tensors that the op makes", op_field<push_outputs>},
+       op_field<[](auto L, auto& s, OpId op) { push_tensors(L, s, s.graph().op(op).inputs); }>},
+      {"outputs", "moe.Tensor[]", "the tensors that the op makes",
+       op_field<[](auto L, auto& s, OpId op) { push_tensors(L, s, s.graph().op(op).outputs); }>},
       {"attr", "(name: string): any", "an attribute of the op, or nil", method<op_attr>},
       {"producers", "(): moe.Op[]", "the ops that make the op's inputs", method<op_producers>},
       {"consumers", "(): moe.Op[]", "the ops that read the op's outputs", method<op_consumers>}};
   static constexpr Member kTensor[] = {
-      {"name", "string", "name, unique in the graph", tensor_field<push_tensor_name>},
-      {"dtype", "string", "type of an element", tensor_field<push_dtype>},
+      {"name", "string", "name, unique in the graph",
+       tensor_field<[](auto L, auto& g, TensorId t) { push_text(L, g.tensor(t).name); }>},
+      {"dtype", "string", "type of an element",
+       tensor_field<[](auto L, auto& g, TensorId t) { push_text(L, name_of(g.tensor(t).dtype)); }>},
       {"kind", "string", "input, param, state, activation or gradient",
-       tensor_field<push_tensor_kind>},
-      {"bytes", "integer", "bytes in memory", tensor_field<push_tensor_bytes>},
-      {"shape", "integer[]", "size of each axis", tensor_field<push_shape>}};
+       tensor_field<[](auto L, auto& g, TensorId t) { push_text(L, name_of(g.tensor(t).kind)); }>},
+      {"bytes", "integer", "bytes in memory", tensor_field<[](auto L, auto& g, TensorId t) {
+         lua_pushnumber(L, static_cast<double>(g.bytes(t)));
+       }>},
+      {"shape", "integer[]", "size of each axis", tensor_field<[](auto L, auto& g, TensorId t) {
+         const Shape& shape = g.tensor(t).shape;
+         push_list(L, std::ssize(shape), [&](int64_t i) { return shape[index(i)]; });
+       }>}};
   new_type<OpHandle>(
       L, {kOpType, "op", "an op of a graph, read only; equal handles mean the same op", kOp});
   set_metamethod(L, kOpType, "__tostring", method<op_to_string>);

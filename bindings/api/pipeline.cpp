@@ -117,13 +117,10 @@ int lane_times(lua_State* L) {
 }  // namespace
 
 void open_pipeline(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {
-      {"pipeline_rows", core_function<pipeline_rows>},
-      {"pipeline_times", core_function<with_effect<pipeline_times>>},
-      {"turns_alike", core_function<turns_alike>},
-      {"lane_times", core_function<with_effect<lane_times>>},
-      {nullptr, nullptr}};
-  luaL_setfuncs(L, kFunctions, 0);
+  set_functions(L, {{"pipeline_rows", core_function<pipeline_rows>},
+                    {"pipeline_times", core_function<with_effect<pipeline_times>>},
+                    {"turns_alike", core_function<turns_alike>},
+                    {"lane_times", core_function<with_effect<lane_times>>}});
 }
 
 }  // namespace moe::lua

@@ -114,11 +114,9 @@ int fit(lua_State* L) {
 }  // namespace
 
 void open_pipemoe(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {{"pipemoe_degree", core_function<with_effect<degree>>},
-                                            {"pipemoe_fit", core_function<fit>},
-                                            {"pipemoe_time", core_function<with_effect<time>>},
-                                            {nullptr, nullptr}};
-  luaL_setfuncs(L, kFunctions, 0);
+  set_functions(L, {{"pipemoe_degree", core_function<with_effect<degree>>},
+                    {"pipemoe_fit", core_function<fit>},
+                    {"pipemoe_time", core_function<with_effect<time>>}});
 }
 
 }  // namespace moe::lua

@@ -6,7 +6,6 @@
 #include "bindings/host/field_json.h"
 #include "bindings/policy/graph_session.h"
 #include "bindings/policy/placement_views.h"
-#include "engine/base/names.h"
 #include "engine/base/rng.h"
 #include "engine/placement/performance_model.h"
 
@@ -159,14 +158,6 @@ nlohmann::json rates_table(PlacementRates rates) {
   return values_json(rates);
 }
 
-// Returns the seed of ctx.rng in one call, made from --seed, step and layer, but not the rank.
-uint64_t call_stream(const Host& host, const PlaceInput& in) {
-  const auto mix = [](int64_t value, uint64_t stream) {
-    return hash32(static_cast<uint64_t>(value), stream);
-  };
-  return mix(in.layer, mix(in.step, mix(host.options().seed.value_or(1), 1000253)));
-}
-
 }  // namespace
 
 PlacementTables::PlacementTables(lua_State* L, const LuaPlacement& policy)
@@ -188,7 +179,7 @@ void PlacementTables::push(lua_State* L, const PlaceInput& in) {
   set("state");
   push_json(L, rates_table(in.rates));
   set("rates");
-  push_userdata<Rng>(L, kRngType, call_stream(Host::of(L), in));
+  push_rng(L, 1000253, {in.step, in.layer});  // the same on all ranks
   set("rng");
 }
 

@@ -322,9 +322,8 @@ json dispatcher_json(const Plan& plan) {
       {"slower",
        dispatcher->gpu_sms > sms ? dispatcher->gpu_sms / (dispatcher->gpu_sms - sms) : 1.0},
       {"host_sync", dispatcher->route.host_sync}};
-  for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (plan.graph.removed(id) || !Dispatcher::runs(plan.graph, plan.graph.op(id))) continue;
+  for (const OpId id : plan.graph.op_ids()) {
+    if (!Dispatcher::runs(plan.graph, plan.graph.op(id))) continue;
     const char* const way = name_of(Dispatcher::way(plan.graph.op(id)));
     if (made.contains(way)) continue;
     const DispatchUse use = dispatcher->use(plan.graph, id, plan.spec.work);
@@ -452,27 +451,23 @@ PlanHandle& check_plan(lua_State* L, int index) {
 }
 
 void open_plan(lua_State* L) {
-  static constexpr luaL_Reg kMethods[] = {{"compose", core_function<compose>},
-                                          {"exchange_ms", core_function<tell<exchange_ms_json>>},
-                                          {"explain", core_function<explain_plan>},
-                                          {"info", core_function<tell<info_json>>},
-                                          {"memory_of", core_function<memory_of>},
-                                          {"order", core_function<order>},
-                                          {"micro_ops", core_function<tell<micro_ops_json>>},
-                                          {"overlap", core_function<tell<overlap_json>>},
-                                          {"rehearse", core_function<rehearse>},
-                                          {"run", core_function<run_plan>},
-                                          {"simulate", core_function<simulate>},
-                                          {"spans", core_function<spans>},
-                                          {"text", core_function<text>},
-                                          {"trace", core_function<trace_plan>},
-                                          {nullptr, nullptr}};
-  new_inner_type<PlanHandle>(L, kPlanType, kMethods);
+  new_inner_type<PlanHandle>(L, kPlanType,
+                             {{"compose", core_function<compose>},
+                              {"exchange_ms", core_function<tell<exchange_ms_json>>},
+                              {"explain", core_function<explain_plan>},
+                              {"info", core_function<tell<info_json>>},
+                              {"memory_of", core_function<memory_of>},
+                              {"order", core_function<order>},
+                              {"micro_ops", core_function<tell<micro_ops_json>>},
+                              {"overlap", core_function<tell<overlap_json>>},
+                              {"rehearse", core_function<rehearse>},
+                              {"run", core_function<run_plan>},
+                              {"simulate", core_function<simulate>},
+                              {"spans", core_function<spans>},
+                              {"text", core_function<text>},
+                              {"trace", core_function<trace_plan>}});
   open_run(L);
-  static constexpr luaL_Reg kFunctions[] = {{"plan", core_function<make>},
-                                            {"check_model", core_function<check_model>},
-                                            {nullptr, nullptr}};
-  luaL_setfuncs(L, kFunctions, 0);
+  set_functions(L, {{"plan", core_function<make>}, {"check_model", core_function<check_model>}});
 }
 
 }  // namespace moe::lua

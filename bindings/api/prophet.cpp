@@ -206,10 +206,8 @@ int place(lua_State* L) {
 }  // namespace
 
 void open_prophet(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {{"prophet_place", core_function<with_effect<place>>},
-                                            {"prophet_plan", core_function<with_effect<plan>>},
-                                            {nullptr, nullptr}};
-  luaL_setfuncs(L, kFunctions, 0);
+  set_functions(L, {{"prophet_place", core_function<with_effect<place>>},
+                    {"prophet_plan", core_function<with_effect<plan>>}});
 }
 
 }  // namespace moe::lua

@@ -10,6 +10,7 @@
 #include "bindings/host/host.h"
 #include "bindings/host/userdata.h"
 #include "engine/base/errors.h"
+#include "engine/base/index.h"
 #include "engine/routing/trace.h"
 #include "engine/routing/workload.h"
 
@@ -47,11 +48,7 @@ int loads(lua_State* L) {
   const ExpertCounts loads = handle.routing->loads(query);
   lua_createtable(L, static_cast<int>(loads.sources), 0);
   for (int64_t s = 0; s < loads.sources; ++s) {
-    lua_createtable(L, static_cast<int>(loads.experts), 0);
-    for (int64_t e = 0; e < loads.experts; ++e) {
-      lua_pushnumber(L, static_cast<double>(loads.at(s, e)));
-      lua_rawseti(L, -2, static_cast<int>(e + 1));
-    }
+    push_list(L, loads.experts, [&](int64_t e) { return loads.at(s, e); });
     lua_rawseti(L, -2, static_cast<int>(s + 1));
   }
   return 1;
@@ -67,12 +64,7 @@ int choices(lua_State* L) {
   const Host::EngineCall call(Host::of(L));
   std::vector<int32_t> choices(static_cast<size_t>(query.tokens * query.k));
   handle.routing->route(query, fields.integer("rank") - 1, choices);
-  lua_createtable(L, static_cast<int>(choices.size()), 0);
-  for (size_t i = 0; i < choices.size(); ++i) {
-    lua_pushinteger(L, choices[i]);
-    lua_rawseti(L, -2, static_cast<int>(i + 1));
-  }
-  return 1;
+  return push_list(L, std::ssize(choices), [&](int64_t i) { return choices[index(i)]; });
 }
 
 std::string file_name(const std::string& path) {
@@ -204,14 +196,12 @@ void push_routing(lua_State* L, RoutingModel routing) {
 }
 
 void open_routing(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {{"choices", core_function<choices>},
-                                            {"loads", core_function<loads>},
-                                            {"trace_info", core_function<trace_info>},
-                                            {"trace_routing", core_function<trace_routing>},
-                                            {"trace_write", core_function<trace_write>},
-                                            {"workload", core_function<make_workload>},
-                                            {nullptr, nullptr}};
-  luaL_setfuncs(L, kFunctions, 0);
+  set_functions(L, {{"choices", core_function<choices>},
+                    {"loads", core_function<loads>},
+                    {"trace_info", core_function<trace_info>},
+                    {"trace_routing", core_function<trace_routing>},
+                    {"trace_write", core_function<trace_write>},
+                    {"workload", core_function<make_workload>}});
   new_inner_type<RoutingHandle>(L, kRoutingType);
 }
 

@@ -209,24 +209,6 @@ RunOptions options_of(Host& host, const Fields& f, const PlanHandle& handle,
   return options;
 }
 
-}  // namespace
-
-json pipeline_json(const Plan& plan, const Timeline& timeline) {
-  json ranks = json::array();
-  const std::vector<std::vector<TurnTime>> turns = turns_of(plan, timeline);
-  for (const Bubbles& bubbles : bubbles_of(plan, timeline)) {
-    json rank = values_json(bubbles);
-    for (const TurnTime& t : turns[ranks.size()]) {
-      rank["turns"].push_back(
-          {{"text", t.text}, {"begin_ms", to_ms(t.begin)}, {"end_ms", to_ms(t.end)}});
-    }
-    ranks.push_back(std::move(rank));
-  }
-  return ranks;
-}
-
-namespace {
-
 json executed_json(const RunResult& result, const Plan& plan) {
   json ranks = json::array();
   const bool of_each = std::ssize(result.executed) == plan.num_ranks();
@@ -365,6 +347,20 @@ std::optional<RehearsalRun> rehearsal_beside(const std::vector<PreparedRun>& run
 
 }  // namespace
 
+json pipeline_json(const Plan& plan, const Timeline& timeline) {
+  json ranks = json::array();
+  const std::vector<std::vector<TurnTime>> turns = turns_of(plan, timeline);
+  for (const Bubbles& bubbles : bubbles_of(plan, timeline)) {
+    json rank = values_json(bubbles);
+    for (const TurnTime& t : turns[ranks.size()]) {
+      rank["turns"].push_back(
+          {{"text", t.text}, {"begin_ms", to_ms(t.begin)}, {"end_ms", to_ms(t.end)}});
+    }
+    ranks.push_back(std::move(rank));
+  }
+  return ranks;
+}
+
 DataSource other_tokens(const Host& host, const Fields& data, const PlanSpec& spec) {
   if (data.text("kind") != "text") return nullptr;
   return text_of(data, spec, corpus_of(host, data, spec)).held_out;
@@ -482,12 +478,9 @@ const std::pair<const int64_t, Timeline>& step_given(lua_State* L, int index,
 void open_run(lua_State* L) {
   new_inner_type<Timelines>(L, kTimelinesType);
   new_inner_type<FinishedTurns>(L, kTurnsType);
-  static constexpr luaL_Reg kFunctions[] = {
-      {"run_in_turns", core_function<run_plans_in_turns>},
-      {"result_in_turns", core_function<result_in_turns>},
-      {"too_large_together", core_function<too_large_together>},
-      {nullptr, nullptr}};
-  luaL_setfuncs(L, kFunctions, 0);
+  set_functions(L, {{"run_in_turns", core_function<run_plans_in_turns>},
+                    {"result_in_turns", core_function<result_in_turns>},
+                    {"too_large_together", core_function<too_large_together>}});
 }
 
 }  // namespace moe::lua

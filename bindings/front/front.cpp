@@ -90,12 +90,6 @@ int remove_output(lua_State* L) {
   return 0;
 }
 
-// (text) -> its hash, as results have that of a recipe
-int hash_of(lua_State* L) {
-  push_text(L, fmt::format("{:016x}", text_hash(text_argument(L, 1))));
-  return 1;
-}
-
 // (profile cache, {profile cache, ...}): adds the simulations that are kept beside the others to
 // those beside the first -> how many were new
 int merge_simulations(lua_State* L) {
@@ -111,17 +105,14 @@ int merge_simulations(lua_State* L) {
 }  // namespace
 
 void open_front(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {{"answer", core_function<answer>},
-                                            {"guarded", core_function<guarded>},
-                                            {"load_text", core_function<load_text>},
-                                            {"merge_simulations", core_function<merge_simulations>},
-                                            {"next_request", core_function<next_request>},
-                                            {"read_line", core_function<read_line>},
-                                            {"remove_output", core_function<remove_output>},
-                                            {"run_program", core_function<run_program>},
-                                            {"text_hash", core_function<hash_of>},
-                                            {nullptr, nullptr}};
-  luaL_setfuncs(L, kFunctions, 0);
+  set_functions(L, {{"answer", core_function<answer>},
+                    {"guarded", core_function<guarded>},
+                    {"load_text", core_function<load_text>},
+                    {"merge_simulations", core_function<merge_simulations>},
+                    {"next_request", core_function<next_request>},
+                    {"read_line", core_function<read_line>},
+                    {"remove_output", core_function<remove_output>},
+                    {"run_program", core_function<run_program>}});
 }
 
 }  // namespace moe::lua

@@ -6,8 +6,8 @@
 
 namespace moe::lua {
 
-/// Adds core.answer, guarded, load_text, merge_simulations, next_request, read_line, remove_output,
-/// run_program and text_hash to the table on top of the stack.
+/// Adds core.answer, guarded, load_text, merge_simulations, next_request, read_line, remove_output
+/// and run_program to the table on top of the stack.
 void open_front(lua_State* L);
 
 /// ({argument, ...}, text): runs this program with these arguments and the text as its stdin ->

@@ -269,36 +269,20 @@ int64_t Fields::integer(const char* key) const {
   return value.get<int64_t>();
 }
 
-int64_t Fields::integer(const char* key, int64_t default_value) const {
-  return has(key) ? integer(key) : default_value;
-}
-
 double Fields::number(const char* key) const {
   const json& value = get(key);
   if (!value.is_number() || !std::isfinite(value.get<double>())) fail(key, "give a finite number");
   return value.get<double>();
 }
 
-double Fields::number(const char* key, double default_value) const {
-  return has(key) ? number(key) : default_value;
-}
-
 Nanoseconds Fields::time(const char* key, double unit_ns) const {
   return checked_ns(number(key) * unit_ns, [&] { return path_ + "." + key; });
-}
-
-Nanoseconds Fields::time(const char* key, double unit_ns, Nanoseconds default_value) const {
-  return has(key) ? time(key, unit_ns) : default_value;
 }
 
 std::string Fields::text(const char* key) const {
   const json& value = get(key);
   if (!value.is_string()) fail(key, "give a string");
   return value.get<std::string>();
-}
-
-std::string Fields::text(const char* key, const std::string& default_value) const {
-  return has(key) ? text(key) : default_value;
 }
 
 bool Fields::flag(const char* key, bool default_value) const {

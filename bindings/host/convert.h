@@ -48,16 +48,24 @@ class Fields {
   Fields(const nlohmann::json& value, std::string path);
   bool has(const char* key) const;
   int64_t integer(const char* key) const;
-  int64_t integer(const char* key, int64_t default_value) const;
+  int64_t integer(const char* key, int64_t default_value) const {
+    return has(key) ? integer(key) : default_value;
+  }
   /// Throws UserError also for NaN and infinities.
   double number(const char* key) const;
-  double number(const char* key, double default_value) const;
+  double number(const char* key, double default_value) const {
+    return has(key) ? number(key) : default_value;
+  }
   /// A time that is given as a number of units of unit_ns nanoseconds; throws UserError unless it
   /// is from 0 to kLongestNs.
   Nanoseconds time(const char* key, double unit_ns) const;
-  Nanoseconds time(const char* key, double unit_ns, Nanoseconds default_value) const;
+  Nanoseconds time(const char* key, double unit_ns, Nanoseconds default_value) const {
+    return has(key) ? time(key, unit_ns) : default_value;
+  }
   std::string text(const char* key) const;
-  std::string text(const char* key, const std::string& default_value) const;
+  std::string text(const char* key, const std::string& default_value) const {
+    return has(key) ? text(key) : default_value;
+  }
   bool flag(const char* key, bool default_value) const;
   Fields at(const char* key) const;
   const nlohmann::json& value() const { return *value_; }

@@ -1,7 +1,6 @@
 #include "bindings/host/earlier.h"
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>

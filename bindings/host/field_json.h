@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cmath>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>

@@ -176,8 +176,7 @@ fs::path Files::readable(const std::string& path) const {
   if (error != 0) throw user_error("cannot read {}: {}", path, std::strerror(error));
   throw user_error(
       "{} is outside the recipe's folder and the output folder; a recipe may only read it if "
-      "--read "
-      "names its folder, --set names it, or --trust is given",
+      "--read names its folder, --set names it, or --trust is given",
       path);
 }
 

@@ -88,6 +88,18 @@ Files::Options file_options(const HostOptions& options) {
   return files;
 }
 
+// (coroutine) -> its results. An error goes through the lua_pcall() of guarded(): LuaJIT takes its
+// profiler to be busy after an error of the profiler's callback (Limits) until one catches it.
+int resume(lua_State* L) {
+  lua_State* const coroutine = lua_tothread(L, 1);
+  Failure failure;
+  if (!try_resume(coroutine, 0, failure)) throw LuaError(failure);
+  const int results = lua_gettop(coroutine);
+  luaL_checkstack(L, results, "too many values");
+  lua_xmove(coroutine, L, results);
+  return results;
+}
+
 }  // namespace
 
 std::string recipe_text(const HostOptions& options) {
@@ -297,22 +309,6 @@ void Host::push_session_text(lua_State* L, SessionText text) {
   options_.texts.push_back(std::move(text));
   begin_loading();
 }
-
-namespace {
-
-// (coroutine) -> its results. An error goes through the lua_pcall() of guarded(): LuaJIT takes its
-// profiler to be busy after an error of the profiler's callback (Limits) until one catches it.
-int resume(lua_State* L) {
-  lua_State* const coroutine = lua_tothread(L, 1);
-  Failure failure;
-  if (!try_resume(coroutine, 0, failure)) throw LuaError(failure);
-  const int results = lua_gettop(coroutine);
-  luaL_checkstack(L, results, "too many values");
-  lua_xmove(coroutine, L, results);
-  return results;
-}
-
-}  // namespace
 
 bool Host::guarded(lua_State* L, Limits::Where where, Failure& failure) {
   const int at = lua_gettop(L);

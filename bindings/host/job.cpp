@@ -1,7 +1,6 @@
 #include "bindings/host/job.h"
 
 #include <exception>
-#include <optional>
 
 #include "bindings/host/convert.h"
 

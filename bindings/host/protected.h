@@ -35,8 +35,26 @@ class LuaError : public UserError {
 /// or a library was not available, else "internal".
 Failure foreign_failure(const std::exception& error);
 
+/// Adds functions to the table on top of the stack.
+inline void set_functions(lua_State* L, std::initializer_list<luaL_Reg> functions) {
+  for (const auto& [name, function] : functions) {
+    lua_pushcfunction(L, function);
+    lua_setfield(L, -2, name);
+  }
+}
+
 inline void push_text(lua_State* L, std::string_view text) {
   lua_pushlstring(L, text.data(), text.size());
+}
+/// Pushes a list of the numbers of(0) to of(n - 1).
+template <class Of>
+int push_list(lua_State* L, int64_t n, const Of& of) {
+  lua_createtable(L, static_cast<int>(n), 0);
+  for (int64_t i = 0; i < n; ++i) {
+    lua_pushnumber(L, static_cast<double>(of(i)));
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 1;
 }
 
 /// Pushes an error table {kind=, message=, traceback=} whose tostring is the message. The kind is

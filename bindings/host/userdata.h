@@ -138,9 +138,9 @@ void new_type(lua_State* L, const TypeDef& type) {
 /// A type whose values only the Lua library uses; the library documents the objects that it makes
 /// from them.
 template <class T>
-void new_inner_type(lua_State* L, const char* type, const luaL_Reg* methods = nullptr) {
+void new_inner_type(lua_State* L, const char* type, std::initializer_list<luaL_Reg> methods = {}) {
   lua_newtable(L);
-  if (methods != nullptr) luaL_setfuncs(L, methods, 0);
+  set_functions(L, methods);
   lua_newtable(L);
   make_type(L, type, destroyer<T>());
 }

@@ -69,8 +69,8 @@ class RankGate {
       lua_pop(L, 1);
       if (nothing) return;
       throw user_error(
-          "{}: {}route() returned a {}, which has no effect; it returns nothing and "
-          "chooses experts by ctx:take or ctx:fill",
+          "{}: {}route() returned a {}, which has no effect; it returns nothing and chooses "
+          "experts by ctx:take or ctx:fill",
           who(), line_, type);
     }
     if (failure.kind == "run") throw run_error("{}: {}", who(), failure.message);
@@ -136,8 +136,8 @@ int64_t bounded_capacity(lua_State* L, int index, const std::string& name, int64
   constexpr int32_t kMostSlots = std::numeric_limits<int32_t>::max();
   if (bound * static_cast<double>(experts) > kMostSlots) {
     throw user_error(
-        "gate '{}': bound() returned {} slots for each of {} experts; at most {} slots "
-        "in all are allowed",
+        "gate '{}': bound() returned {} slots for each of {} experts; at most {} slots in all are "
+        "allowed",
         name, bound, experts, kMostSlots);
   }
   return static_cast<int64_t>(bound);

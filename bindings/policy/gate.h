@@ -4,7 +4,6 @@
 // api/gate.cpp.
 #pragma once
 
-#include <functional>
 #include <memory>
 
 #include "bindings/host/host.h"

@@ -88,6 +88,20 @@ constexpr Member kContext[] = {
      "records why the policy does not change the graph or schedule, or this op",
      method<context_skip>}};
 
+int rng_uniform(lua_State* L) {
+  lua_pushnumber(L, check_userdata<Rng>(L, 1, kRngType).uniform());
+  return 1;
+}
+
+int rng_below(lua_State* L) {
+  Rng& rng = check_userdata<Rng>(L, 1, kRngType);
+  const lua_Number n = luaL_checknumber(L, 2);
+  if (!(n >= 1 && n <= 16777216))
+    throw user_error("rng:below: {} is not allowed; give a whole number from 1 to 2^24", n);
+  lua_pushnumber(L, static_cast<double>(rng.below(static_cast<int64_t>(n)) + 1));
+  return 1;
+}
+
 }  // namespace
 
 nlohmann::json cluster_table(const Cluster& c) {
@@ -377,23 +391,11 @@ std::function<Schedule(const Graph&, Schedule, const PassContext&)> schedule_pol
   };
 }
 
-namespace {
-
-int rng_uniform(lua_State* L) {
-  lua_pushnumber(L, check_userdata<Rng>(L, 1, kRngType).uniform());
-  return 1;
+void push_rng(lua_State* L, uint64_t stream, std::initializer_list<int64_t> on) {
+  stream = hash32(static_cast<uint64_t>(Host::of(L).options().seed.value_or(1)), stream);
+  for (const int64_t value : on) stream = hash32(static_cast<uint64_t>(value), stream);
+  push_userdata<Rng>(L, kRngType, stream);
 }
-
-int rng_below(lua_State* L) {
-  Rng& rng = check_userdata<Rng>(L, 1, kRngType);
-  const lua_Number n = luaL_checknumber(L, 2);
-  if (!(n >= 1 && n <= 16777216))
-    throw user_error("rng:below: {} is not allowed; give a whole number from 1 to 2^24", n);
-  lua_pushnumber(L, static_cast<double>(rng.below(static_cast<int64_t>(n)) + 1));
-  return 1;
-}
-
-}  // namespace
 
 void open_policy_context(lua_State* L) {
   static constexpr Member kRng[] = {

@@ -140,6 +140,8 @@ constexpr const char* kTensorType = "tensor";
 constexpr const char* kGraphType = "graph";
 constexpr const char* kScheduleType = "schedule";
 constexpr const char* kRngType = "rng";
+/// Pushes random numbers that depend only on --seed, `stream` and these numbers.
+void push_rng(lua_State* L, uint64_t stream, std::initializer_list<int64_t> on);
 
 /// Returns the op of the handle at `index`, and its session. Throws UserError if the value is not
 /// an op handle, or its session has ended, or the op was removed.

@@ -289,25 +289,20 @@ int model_counts(lua_State* L) {
 }  // namespace
 
 void open_builder(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {{"model_counts", core_function<model_counts>},
-                                            {nullptr, nullptr}};
-  luaL_setfuncs(L, kFunctions, 0);
+  set_functions(L, {{"model_counts", core_function<model_counts>}});
   static const Member kBuilder[] = {
       {"ids", "moe.Tensor", "the input tokens [batch_per_device, seq]", builder_ids},
       {"targets", "moe.Tensor", "the tokens that the model is to predict", builder_targets},
       {"block", "(i?: integer)",
        "begins block i of the model, from 1: names that follow get the prefix 'b<i-1>.'; without "
-       "i, "
-       "what follows is in no block",
+       "i, what follows is in no block",
        method<builder_block>},
       {"parameter",
        "(t: { name: string, shape: integer[], init?: \"uniform\"|\"one\"|\"zero\", experts?: "
        "boolean, split_axis?: integer, blocks?: integer }): moe.Tensor",
        "declares a parameter; with experts = true its first axis is the experts; split_axis: the "
-       "one "
-       "of "
-       "which each rank of a group over tp has a part, or a part of each of its `blocks` equal "
-       "blocks",
+       "one of which each rank of a group over tp has a part, or a part of each of its `blocks` "
+       "equal blocks",
        method<builder_parameter>},
       {"all_rows", "(x: moe.Op|moe.Tensor, name: string): moe.Tensor",
        "the rows of all ranks of a group over tp, which split the tokens of a sequence between "
@@ -321,8 +316,7 @@ void open_builder(lua_State* L) {
        method<builder_own>},
       {"op",
        "(t: { kind: string, name: string, inputs: (moe.Op|moe.Tensor|false)[], attrs?: table, "
-       "seg?: "
-       "string }): moe.Op",
+       "seg?: string }): moe.Op",
        "adds an op; an op among inputs means its first output; seg: the segment of this op and of "
        "those that follow",
        method<builder_op>},

@@ -279,8 +279,7 @@ int quota(lua_State* L) {
     if (!(tokens >= 0 && tokens <= static_cast<double>(rest) && tokens == std::floor(tokens))) {
       throw user_error(
           "p:quota: {} tokens for device {}; give a whole number from 0 to the {} of the expert's "
-          "{} "
-          "tokens that are left",
+          "{} tokens that are left",
           tokens, device + 1, rest, all);
     }
     rest -= copies[device] = static_cast<int64_t>(tokens);
@@ -352,8 +351,7 @@ void open_placed(lua_State* L) {
        method<swap>},
       {"layout", "(holders: integer[][]): moe.Placement",
        "lays out all residents anew: holders[expert] = its devices, the owner first; clears "
-       "copies, "
-       "and holders share an expert's tokens evenly",
+       "copies, and holders share an expert's tokens evenly",
        method<layout>},
       {"drop", kEdit,
        "removes the device from the expert's residents or copies; an error for its owner",

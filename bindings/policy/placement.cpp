@@ -5,7 +5,6 @@
 
 #include "bindings/policy/graph_session.h"
 #include "engine/graph/op_def.h"
-#include "engine/ops/placed.h"
 #include "engine/sim/step_trial.h"
 
 namespace moe::lua {
@@ -124,6 +123,46 @@ class Ranks {
   std::map<int64_t, std::shared_ptr<RankPlacement>> states_;
 };
 
+using nlohmann::json;
+
+/// Returns the holders of experts other than their owners, either residents or copies: a list of {
+/// expert, devices }, with ids from 1.
+json copies_json(const Placement& placement, bool residents) {
+  json list = json::array();
+  for (int64_t e = 0; e < placement.bounds().experts; ++e) {
+    json devices = json::array();
+    for (const int64_t d : placement.holders(e)) {
+      if (d != placement.owner(e) && placement.is_resident(e, d) == residents) {
+        devices.push_back(d + 1);
+      }
+    }
+    if (!devices.empty()) list.push_back({{"expert", e + 1}, {"devices", std::move(devices)}});
+  }
+  return list;
+}
+
+json placement_json(const PlacementRecord& record, const Placement& before) {
+  const Placement placement = Placement::decode(record.bounds, record.in_force);
+  json owners = json::array();
+  for (int64_t e = 0; e < record.bounds.experts; ++e) owners.push_back(placement.owner(e) + 1);
+  int64_t moves = 0;
+  for (const Move& move : resident_moves(before, placement)) moves += move.from != move.to ? 1 : 0;
+  const auto most = [](const std::vector<int64_t>& rows) {
+    return rows.empty() ? 0 : *std::max_element(rows.begin(), rows.end());
+  };
+  int64_t sum = 0;
+  for (const int64_t rows : record.computed) sum += rows;
+  return {{"layer", record.layer + 1},
+          {"owners", std::move(owners)},
+          {"replicas", copies_json(placement, true)},
+          {"shadows", copies_json(placement, false)},
+          {"moves", moves},
+          {"copies", shadow_moves(placement).size()},
+          {"max_load", most(record.computed)},
+          {"mean_load", static_cast<double>(sum) / static_cast<double>(record.computed.size())},
+          {"max_load_plain", most(record.computed_plain)}};
+}
+
 }  // namespace
 
 std::shared_ptr<const LuaPlacement> placement_policy_of(lua_State* L, const Fields& stage,
@@ -179,50 +218,6 @@ RankPlacements rank_placements(const Host& host, std::shared_ptr<const LuaPlacem
     return [state](const PlaceInput& in) { return state->place(in); };
   };
 }
-
-namespace {
-
-using nlohmann::json;
-
-/// Returns the holders of experts other than their owners, either residents or copies: a list of {
-/// expert, devices }, with ids from 1.
-json copies_json(const Placement& placement, bool residents) {
-  json list = json::array();
-  for (int64_t e = 0; e < placement.bounds().experts; ++e) {
-    json devices = json::array();
-    for (const int64_t d : placement.holders(e)) {
-      if (d != placement.owner(e) && placement.is_resident(e, d) == residents) {
-        devices.push_back(d + 1);
-      }
-    }
-    if (!devices.empty()) list.push_back({{"expert", e + 1}, {"devices", std::move(devices)}});
-  }
-  return list;
-}
-
-json placement_json(const PlacementRecord& record, const Placement& before) {
-  const Placement placement = Placement::decode(record.bounds, record.in_force);
-  json owners = json::array();
-  for (int64_t e = 0; e < record.bounds.experts; ++e) owners.push_back(placement.owner(e) + 1);
-  int64_t moves = 0;
-  for (const Move& move : resident_moves(before, placement)) moves += move.from != move.to ? 1 : 0;
-  const auto most = [](const std::vector<int64_t>& rows) {
-    return rows.empty() ? 0 : *std::max_element(rows.begin(), rows.end());
-  };
-  int64_t sum = 0;
-  for (const int64_t rows : record.computed) sum += rows;
-  return {{"layer", record.layer + 1},
-          {"owners", std::move(owners)},
-          {"replicas", copies_json(placement, true)},
-          {"shadows", copies_json(placement, false)},
-          {"moves", moves},
-          {"copies", shadow_moves(placement).size()},
-          {"max_load", most(record.computed)},
-          {"mean_load", static_cast<double>(sum) / static_cast<double>(record.computed.size())},
-          {"max_load_plain", most(record.computed_plain)}};
-}
-
-}  // namespace
 
 json placements_json(const RunResult& result, int64_t first_step, const PlacementLog& log) {
   json steps = json::array();

@@ -3,8 +3,6 @@
 // bindings/api/placement.cpp and policy/placed.cpp.
 #pragma once
 
-#include <cmath>
-
 #include "bindings/host/userdata.h"
 #include "bindings/policy/placement.h"
 #include "engine/placement/placement.h"
@@ -69,16 +67,6 @@ inline int push_number(lua_State* L, double value) {
 
 inline int push_number(lua_State* L, int64_t value) {
   return push_number(L, static_cast<double>(value));
-}
-
-template <class Of>
-int push_list(lua_State* L, int64_t n, const Of& of) {
-  lua_createtable(L, static_cast<int>(n), 0);
-  for (int64_t i = 0; i < n; ++i) {
-    lua_pushnumber(L, static_cast<double>(of(i)));
-    lua_rawseti(L, -2, static_cast<int>(i + 1));
-  }
-  return 1;
 }
 
 /// Makes the type of p (policy/placed.cpp).

@@ -15,8 +15,8 @@ constexpr CacheFile::Layout kLayout = {
     .application_id = 0x6d6f6573,  // "moes" in ASCII
     .schema = 1,
     .table =
-        "CREATE TABLE simulations(number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, "
-        "outcome TEXT NOT NULL, trace TEXT NOT NULL, checksum INTEGER NOT NULL)",
+        "CREATE TABLE simulations(number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, outcome "
+        "TEXT NOT NULL, trace TEXT NOT NULL, checksum INTEGER NOT NULL)",
 };
 
 int64_t checksum(const std::string& key, std::string_view outcome, std::string_view trace) {

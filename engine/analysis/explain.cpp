@@ -292,4 +292,48 @@ Explanation explain(const ReplayInput& input, const Timeline& timeline) {
   return all;
 }
 
+std::string by_stage(const std::string& stage) {
+  return stage.empty() ? "" : fmt::format(" (stage '{}')", stage);
+}
+
+std::string cause_text(const Graph& graph, const Schedule& schedule, const Exposure& e) {
+  const auto name = [&graph](OpId op) { return op.valid() ? graph.op(op).name : "the step's end"; };
+  const std::string by = by_stage(e.stage);
+  switch (e.cause) {
+    case Cause::kData:
+      if (!e.to.valid()) return "the step ends with it";
+      return fmt::format("'{}' needs it ({})", name(e.to),
+                         edge_text(graph, schedule, e.from, e.to));
+    case Cause::kOrderEdge:
+      return fmt::format("'{}' waits for '{}' ({})", name(e.to), name(e.from),
+                         edge_text(graph, schedule, e.from, e.to));
+    case Cause::kLaneOrder:
+      if (graph.def(e.from).lane == LaneKind::kComm) {
+        return fmt::format("'{}', which it does not need, comes before it on lane '{}'{}",
+                           name(e.from),
+                           schedule.lanes[schedule.lane_of[e.from.index()].index()].name, by);
+      }
+      return e.to == e.op
+                 ? fmt::format("'{}', which it does not need, ran before it", name(e.from))
+                 : fmt::format("'{}' was ready, but comes after '{}'", name(e.to), name(e.from));
+    case Cause::kLaneBusy:
+      return fmt::format("lane '{}' carried '{}'{}",
+                         schedule.lanes[schedule.lane_of[e.from.index()].index()].name,
+                         name(e.from), by);
+    case Cause::kMembers:
+      return fmt::format("rank {} posted it last, after '{}'", e.late_rank, name(e.from));
+    case Cause::kHold:
+      return fmt::format("held from '{}' until '{}'{}", name(e.from), name(e.to), by);
+    case Cause::kCoordination:
+      return "handed over";
+    case Cause::kStartUp:
+      return fmt::format("chunks{}", by);
+    case Cause::kContention:
+      return fmt::format("shared the network with '{}'", name(e.from));
+    case Cause::kSlower:
+      return "slower than in the cost model, although alone on the network";
+  }
+  return {};
+}
+
 }  // namespace moe

@@ -78,4 +78,9 @@ struct Explanation {
 /// timeline. Needs O(ops^2 / 64) memory.
 Explanation explain(const ReplayInput& input, const Timeline& timeline);
 
+/// Returns the cause of an exposure in words, with its op, edge and stage.
+std::string cause_text(const Graph& graph, const Schedule& schedule, const Exposure& exposure);
+/// Returns " (stage 'x')"; "" where the stage is not known.
+std::string by_stage(const std::string& stage);
+
 }  // namespace moe

@@ -1,7 +1,6 @@
 // Findings: what could be done about exposed communication. For the causes that explain() found,
 // each possible remedy is tried by replaying the changed schedule, or, if the remedy needs another
-// plan, its gain is estimated. Findings are sorted by gain, the largest first. Remedies:
-// remedies.h.
+// plan, its gain is estimated. Findings are sorted by gain, the largest first.
 #pragma once
 
 #include <functional>
@@ -46,8 +45,5 @@ struct FindingsInput {
 /// Returns the findings whose worth_ns is above 0, the largest first; among equal ones, that with
 /// the longest exposed_ns first. Of remedies that do about the same, only one is returned.
 std::vector<Finding> findings(const FindingsInput& input);
-
-/// Returns the cause of an exposure in words, with its op, edge and stage.
-std::string cause_text(const Graph& graph, const Schedule& schedule, const Exposure& exposure);
 
 }  // namespace moe

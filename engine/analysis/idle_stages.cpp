@@ -6,7 +6,6 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
-#include "engine/passes/moe_layer.h"
 #include "engine/replay/replay.h"
 
 namespace moe {
@@ -105,8 +104,8 @@ bool steps_are_alike(const Graph& graph, const Schedule& schedule) {
   for (const Lane& lane : schedule.lanes) {
     if (lane.pick == Pick::kPolicy) return false;
   }
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    if (is(graph, OpId(static_cast<int64_t>(i)), MoeOp::kPlace)) return false;
+  for (const OpId op : graph.op_ids()) {
+    if (is(graph, op, MoeOp::kPlace)) return false;
   }
   return true;
 }

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -132,9 +131,8 @@ void set_mean(ModelError& error, bool without_first) {
 
 ModelErrors planner_errors(const Plan& plan, const RunResult& result) {
   std::map<int64_t, PlacementRates> rates;  // key: block
-  for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (plan.graph.removed(id) || plan.graph.def(id).moe != MoeOp::kPlace) continue;
+  for (const OpId id : plan.graph.op_ids()) {
+    if (plan.graph.def(id).moe != MoeOp::kPlace) continue;
     rates[plan.graph.op(id).layer] = ops::placement_rates(plan.graph.op(id));
   }
   const size_t steps = result.placements.size();

@@ -49,9 +49,7 @@ class Reader {
  public:
   explicit Reader(const Plan& plan) : graph_(plan.graph), gives_loads_(graph_.num_ops()) {
     const std::vector<OpId> producers = graph_.producers();
-    for (size_t i = 0; i < graph_.num_ops(); ++i) {
-      const OpId id(static_cast<int64_t>(i));
-      if (graph_.removed(id)) continue;
+    for (const OpId id : graph_.op_ids()) {
       if (is(graph_, id, MoeOp::kGate)) layers_[graph_.op(id).layer];
       if (!is(graph_, id, MoeOp::kSlotRows)) continue;
       const TensorId loads = input_of(graph_, graph_.op(id), Role::kLoads);

@@ -13,7 +13,6 @@
 #include <map>
 #include <memory>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "engine/graph/op_def.h"

@@ -68,8 +68,7 @@ Nanoseconds forward_end_ns(const Graph& graph, const Timeline& timeline) {
 
 std::map<std::string, TimeSum> ops_alone(const Graph& graph, const CostModel& cost) {
   std::map<std::string, TimeSum> sums;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
+  for (const OpId id : graph.op_ids()) {
     const OpDef& def = graph.def(id);
     const Op& op = graph.op(id);
     const bool again = op.phase == Phase::kRecompute;
@@ -82,8 +81,7 @@ std::map<std::string, TimeSum> ops_alone(const Graph& graph, const CostModel& co
 MeasuredShares measured_shares(const Graph& graph, const CostModel& cost) {
   double all = 0;
   MeasuredShares shares;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
+  for (const OpId id : graph.op_ids()) {
     const auto ns = static_cast<double>(cost.op_ns(graph, id));
     const TimeSource source = cost.time_source(graph, id);
     all += ns;
@@ -96,8 +94,7 @@ MeasuredShares measured_shares(const Graph& graph, const CostModel& cost) {
 
 std::string padded_rows(const Graph& graph) {
   std::string sent, computed;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
+  for (const OpId id : graph.op_ids()) {
     const OpDef& def = graph.def(id);
     if (def.only_used_rows != nullptr && def.only_used_rows(graph.op(id))) continue;
     if (def.payload == Payload::kRows) sent = "send";
@@ -108,8 +105,7 @@ std::string padded_rows(const Graph& graph) {
 
 MicroOpTimes micro_op_times(const Graph& graph, const CostModel& cost) {
   std::map<std::pair<int32_t, int32_t>, TimeSum> a2a, ffn;  // by layer and part
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
+  for (const OpId id : graph.op_ids()) {
     const Op& op = graph.op(id);
     if (op.phase != Phase::kForward) continue;
     const bool sends = graph.def(id).collective == Collective::kAllToAll;

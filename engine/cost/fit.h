@@ -5,9 +5,6 @@
 
 #include <span>
 #include <string>
-#include <vector>
-
-#include "engine/base/units.h"
 
 namespace moe {
 

@@ -99,6 +99,37 @@ double rows_s(std::span<const double> p, const PeakRates& peak) {
   return tokens * copies * hidden * peak.element_bytes / peak.link_bytes_per_s + 25e-6;
 }
 
+/// A missing cell of a line: the nearest known cells on both sides, -1 where there is none.
+struct Gap {
+  int64_t below = -1, above = -1;
+};
+
+/// Calls `visit(a, index, gap)` for each axis `a` and each cell `index` that is not known.
+template <class Known, class F>
+void for_each_gap(std::span<const size_t> strides, std::span<const std::vector<double>> logs,
+                  size_t size, const Known& known, const F& visit) {
+  for (size_t a = 0; a < strides.size(); ++a) {
+    const auto length = static_cast<int64_t>(logs[a].size());
+    const auto stride = static_cast<int64_t>(strides[a]);
+    for (size_t begin = 0; begin < size; ++begin) {
+      if (begin / strides[a] % logs[a].size() != 0) continue;
+      const auto cell = [&](int64_t i) { return begin + static_cast<size_t>(i * stride); };
+      Gap gap;
+      for (int64_t i = 0; i < length; ++i) {
+        if (known(cell(i))) {
+          gap.below = i;
+          continue;
+        }
+        if (gap.above < i) {
+          for (gap.above = i + 1; gap.above < length && !known(cell(gap.above));) ++gap.above;
+        }
+        const Gap here{gap.below, gap.above < length ? gap.above : -1};
+        if (here.below >= 0 || here.above >= 0) visit(a, cell(i), cell(0), i, here);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 double element_bytes_of(std::string_view dtype) {
@@ -234,41 +265,6 @@ const OpGrid::Ratios& OpGrid::ratios() const {
   });
   return ratios_;
 }
-
-namespace {
-
-/// A missing cell of a line: the nearest known cells on both sides, -1 where there is none.
-struct Gap {
-  int64_t below = -1, above = -1;
-};
-
-/// Calls `visit(a, index, gap)` for each axis `a` and each cell `index` that is not known.
-template <class Known, class F>
-void for_each_gap(std::span<const size_t> strides, std::span<const std::vector<double>> logs,
-                  size_t size, const Known& known, const F& visit) {
-  for (size_t a = 0; a < strides.size(); ++a) {
-    const auto length = static_cast<int64_t>(logs[a].size());
-    const auto stride = static_cast<int64_t>(strides[a]);
-    for (size_t begin = 0; begin < size; ++begin) {
-      if (begin / strides[a] % logs[a].size() != 0) continue;
-      const auto cell = [&](int64_t i) { return begin + static_cast<size_t>(i * stride); };
-      Gap gap;
-      for (int64_t i = 0; i < length; ++i) {
-        if (known(cell(i))) {
-          gap.below = i;
-          continue;
-        }
-        if (gap.above < i) {
-          for (gap.above = i + 1; gap.above < length && !known(cell(gap.above));) ++gap.above;
-        }
-        const Gap here{gap.below, gap.above < length ? gap.above : -1};
-        if (here.below >= 0 || here.above >= 0) visit(a, cell(i), cell(0), i, here);
-      }
-    }
-  }
-}
-
-}  // namespace
 
 void OpGrid::fill(Ratios& ratios) const {
   const size_t size = cells_.size();

@@ -80,51 +80,6 @@ GridSource source_of(const json& table, const std::string& path) {
                    source.spread, kMostOfSize);
 }
 
-}  // namespace
-
-OpTables::OpTables(const std::string& path) : file_(read_file(path, Links::kFollow, kMostOfFile)) {
-  read(file_, path);
-}
-
-void OpTables::read(std::string_view text, const std::string& path) {
-  const size_t end = text.find('\0');
-  if (!text.starts_with(kMagic)) return read_csv(text, path);
-  if (end == std::string_view::npos) throw user_error("{}: the file is cut off", path);
-  const std::string_view header_text = text.substr(kMagic.size(), end - kMagic.size());
-  check_json_size(header_text, path);
-  const json header = json::parse(header_text, nullptr, false);
-  if (!header.is_object()) throw user_error("{}: the header is not JSON", path);
-  gpu_ = field_of<std::string>(header, "gpu", path);
-  const size_t begin = (end + 2) / 2 * 2;  // cells begin at an even offset
-  const std::span<const uint16_t> cells(reinterpret_cast<const uint16_t*>(text.data() + begin),
-                                        begin < text.size() ? (text.size() - begin) / 2 : 0);
-  size_t first = 0;
-  for (const json& table : field_of<json::array_t>(header, "tables", path)) {
-    const auto name = field_of<std::string>(table, "op", path);
-    const PeakRates peak = peak_of(header, table, path);
-    const GridSource source = source_of(table, path);
-    const auto dtype = field_of<std::string>(table, "dtype", path);
-    if (name == measured::kExperts) {
-      first += read_experts(table, peak, dtype, source, cells.subspan(first), path);
-      continue;
-    }
-    const MeasuredOp& op = measured_op(name, path);
-    std::vector<GridAxis> axes;
-    size_t size = 1;
-    for (const json& axis : field_of<json::array_t>(table, "axes", path)) {
-      axes.push_back(axis_of(axis, path));
-      size *= std::min(axes.back().values.size(), cells.size() + 1);
-      size = std::min(size, cells.size() + 1);
-    }
-    if (size > cells.size() - first) throw user_error("{}: the file is cut off", path);
-    grids_.push_back(std::make_unique<OpGrid>(path, op, dtype, peak, std::move(axes),
-                                              cells.subspan(first, size), source));
-    first += size;
-  }
-}
-
-namespace {
-
 std::vector<std::string> fields_of_line(std::string_view line) {
   std::vector<std::string> fields(1);
   for (const char c : line) {
@@ -257,6 +212,47 @@ AllRows rows_of_csv(std::string_view text, const std::string& path) {
 }
 
 }  // namespace
+
+OpTables::OpTables(const std::string& path) : file_(read_file(path, Links::kFollow, kMostOfFile)) {
+  read(file_, path);
+}
+
+void OpTables::read(std::string_view text, const std::string& path) {
+  const size_t end = text.find('\0');
+  if (!text.starts_with(kMagic)) return read_csv(text, path);
+  if (end == std::string_view::npos) throw user_error("{}: the file is cut off", path);
+  const std::string_view header_text = text.substr(kMagic.size(), end - kMagic.size());
+  check_json_size(header_text, path);
+  const json header = json::parse(header_text, nullptr, false);
+  if (!header.is_object()) throw user_error("{}: the header is not JSON", path);
+  gpu_ = field_of<std::string>(header, "gpu", path);
+  const size_t begin = (end + 2) / 2 * 2;  // cells begin at an even offset
+  const std::span<const uint16_t> cells(reinterpret_cast<const uint16_t*>(text.data() + begin),
+                                        begin < text.size() ? (text.size() - begin) / 2 : 0);
+  size_t first = 0;
+  for (const json& table : field_of<json::array_t>(header, "tables", path)) {
+    const auto name = field_of<std::string>(table, "op", path);
+    const PeakRates peak = peak_of(header, table, path);
+    const GridSource source = source_of(table, path);
+    const auto dtype = field_of<std::string>(table, "dtype", path);
+    if (name == measured::kExperts) {
+      first += read_experts(table, peak, dtype, source, cells.subspan(first), path);
+      continue;
+    }
+    const MeasuredOp& op = measured_op(name, path);
+    std::vector<GridAxis> axes;
+    size_t size = 1;
+    for (const json& axis : field_of<json::array_t>(table, "axes", path)) {
+      axes.push_back(axis_of(axis, path));
+      size *= std::min(axes.back().values.size(), cells.size() + 1);
+      size = std::min(size, cells.size() + 1);
+    }
+    if (size > cells.size() - first) throw user_error("{}: the file is cut off", path);
+    grids_.push_back(std::make_unique<OpGrid>(path, op, dtype, peak, std::move(axes),
+                                              cells.subspan(first, size), source));
+    first += size;
+  }
+}
 
 void OpTables::read_csv(std::string_view text, const std::string& path) {
   gpu_ = path;

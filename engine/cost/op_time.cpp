@@ -1,7 +1,6 @@
 #include "engine/cost/op_time.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include <fmt/ranges.h>
 

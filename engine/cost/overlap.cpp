@@ -37,9 +37,7 @@ std::string OverlapTable::describe() const {
 OverlapOps overlap_ops(const Graph& graph) {
   OverlapOps ops;
   double flops = 0, bytes = 0;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id)) continue;
+  for (const OpId id : graph.op_ids()) {
     const Op& op = graph.op(id);
     const OpDef& def = graph.def(id);
     const bool computes = def.collective == Collective::kNone && def.run.f32 != nullptr &&

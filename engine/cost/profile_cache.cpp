@@ -20,8 +20,8 @@ constexpr CacheFile::Layout kLayout = {
     .application_id = 0x6d6f6562,  // "moeb" in ASCII
     .schema = 3,
     .table =
-        "CREATE TABLE samples(key TEXT PRIMARY KEY NOT NULL, ns TEXT NOT NULL, lost REAL NOT "
-        "NULL, disturbed INTEGER NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE samples(key TEXT PRIMARY KEY NOT NULL, ns TEXT NOT NULL, lost REAL NOT NULL, "
+        "disturbed INTEGER NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID",
     .small = true,
 };
 

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 
 #include "engine/base/errors.h"
 #include "engine/base/index.h"

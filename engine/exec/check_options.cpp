@@ -25,9 +25,8 @@ void check_processes(const Plan& plan, const RunOptions& options) {
 }
 
 void check_static_rows(const Graph& graph) {
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
-    if (graph.removed(op) || !is(graph, op, MoeOp::kPlace)) continue;
+  for (const OpId op : graph.op_ids()) {
+    if (!is(graph, op, MoeOp::kPlace)) continue;
     const int64_t rows = attr_int(graph.op(op), "static_rows");
     if (rows == 0) continue;
     throw user_error(

@@ -29,8 +29,8 @@ void check_whole(const std::string& path) {
   in.read_at(0, block.data(), std::min(in.size(), sizeof last + kBegin.size()));
   if (block.starts_with("MOEBENCH")) {
     throw user_error(
-        "checkpoint {}: it has the format of before; "
-        "scripts/convert_checkpoint.py OLD LIKE NEW writes one of today from it",
+        "checkpoint {}: it has the format of before; scripts/convert_checkpoint.py OLD LIKE NEW "
+        "writes one of today from it",
         path);
   }
   if (block.compare(sizeof last, kBegin.size(), kBegin) != 0) {

@@ -4,8 +4,6 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <optional>
-#include <span>
 
 #include "engine/base/errors.h"
 #include "engine/base/files.h"
@@ -197,8 +195,7 @@ DataSource row_data(std::vector<std::vector<int32_t>> rows, const std::string& s
   const auto n = static_cast<int64_t>(rows.size());
   if (n < batch) {
     throw user_error(
-        "{}: it has {} rows of ids, but a step takes {}, the model's sequences on all "
-        "{} ranks{}",
+        "{}: it has {} rows of ids, but a step takes {}, the model's sequences on all {} ranks{}",
         source, n, batch, num_ranks,
         model.micro_batches > 1 ? fmt::format(" in {} micro-batches", model.micro_batches) : "");
   }

@@ -76,9 +76,8 @@ Persistent place(const Graph& graph, TensorId id, Shape full, const Grid& grid,
 
 std::vector<PlacedLayer> placed_layers(const Graph& graph) {
   std::vector<PlacedLayer> layers;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
-    if (graph.removed(op) || graph.def(op).moe != MoeOp::kPlace) continue;
+  for (const OpId op : graph.op_ids()) {
+    if (graph.def(op).moe != MoeOp::kPlace) continue;
     if (graph.op(op).micro > 0) continue;  // all micro-batches have the state of the first
     layers.push_back({graph.op(op).layer, input_of(graph, graph.op(op), Role::kPlacement),
                       ops::bounds_of(graph.op(op))});

@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "engine/base/field.h"
 #include "engine/base/ids.h"

@@ -293,8 +293,7 @@ std::vector<std::string> files_of_index(std::string_view text, const std::string
   }
   if (names.empty()) {
     throw user_error(
-        "{}: it is not the index of a checkpoint, which has a weight_map from tensors "
-        "to files",
+        "{}: it is not the index of a checkpoint, which has a weight_map from tensors to files",
         path);
   }
   return {names.begin(), names.end()};

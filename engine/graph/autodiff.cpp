@@ -35,9 +35,7 @@ std::vector<bool> tensors_that_need_gradients(const Graph& graph) {
 
 /// Checks that every op comes after the producers of its inputs, as the backward visit needs.
 void check_program_order(const Graph& graph, const std::vector<OpId>& producers) {
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id)) continue;
+  for (const OpId id : graph.op_ids()) {
     for (const TensorId t : graph.op(id).inputs) {
       MOE_CHECK(!t.valid() || producers[t.index()] < id,
                 "op '{}' reads tensor '{}', but comes before op '{}', which produces the tensor",

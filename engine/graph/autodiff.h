@@ -3,7 +3,6 @@
 // of an activation are separate ops, so that a schedule can move the first. Rules are in ops/.
 #pragma once
 
-#include <string>
 #include <utility>
 #include <vector>
 

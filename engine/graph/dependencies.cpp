@@ -12,18 +12,13 @@
 namespace moe {
 namespace {
 
-OpId op_id(size_t i) {
-  return OpId(static_cast<int64_t>(i));
-}
-
 /// Returns, for each tensor, the ops that overwrite it in place, in program order.
 std::vector<std::vector<OpId>> mutators(const Graph& graph) {
   std::vector<std::vector<OpId>> mutator(graph.tensors().size());
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    if (graph.removed(op_id(i))) continue;
-    const Op& op = graph.ops()[i];
+  for (const OpId id : graph.op_ids()) {
+    const Op& op = graph.op(id);
     for (const int m : mutated_inputs(graph, op)) {
-      mutator[op.inputs[static_cast<size_t>(m)].index()].push_back(op_id(i));
+      mutator[op.inputs[static_cast<size_t>(m)].index()].push_back(id);
     }
   }
   return mutator;
@@ -34,9 +29,8 @@ std::vector<std::vector<OpId>> mutators(const Graph& graph) {
 std::map<TensorId, std::vector<TensorId>> overwritten_in(
     const Graph& graph, const std::vector<std::vector<OpId>>& mutator) {
   std::map<TensorId, std::vector<TensorId>> held;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    if (graph.removed(op_id(i))) continue;
-    const Op& op = graph.ops()[i];
+  for (const OpId id : graph.op_ids()) {
+    const Op& op = graph.op(id);
     const auto persists = [&](TensorId t) {
       return t.valid() && (!mutator[t.index()].empty() || held.contains(t));
     };
@@ -81,7 +75,7 @@ std::string cycle_text(const Graph& graph, const std::vector<std::vector<OpId>>&
   std::vector<std::vector<OpId>> preds = deps.preds;
   for (const auto& [from, to] : more_edges) preds[to.index()].push_back(from);
   const auto first = std::find_if(waiting.begin(), waiting.end(), [](int32_t n) { return n > 0; });
-  const OpId start = op_id(static_cast<size_t>(first - waiting.begin()));
+  const OpId start(first - waiting.begin());
   throw user_error("graph '{}': ops form a cycle: {}", graph.name,
                    cycle_text(graph, preds, waiting, start));
 }
@@ -94,16 +88,15 @@ Dependencies dependencies(const Graph& graph) {
   const std::vector<OpId> producer = graph.producers();
   const std::vector<std::vector<OpId>> mutator = mutators(graph);
   const std::map<TensorId, std::vector<TensorId>> held = overwritten_in(graph, mutator);
-  for (size_t i = 0; i < n; ++i) {
-    if (graph.removed(op_id(i))) continue;
-    for (const TensorId t : graph.ops()[i].inputs) {
+  for (const OpId id : graph.op_ids()) {
+    for (const TensorId t : graph.op(id).inputs) {
       if (!t.valid()) continue;
-      if (producer[t.index()].valid()) deps.preds[i].push_back(producer[t.index()]);
+      if (producer[t.index()].valid()) deps.preds[id.index()].push_back(producer[t.index()]);
       const auto before_overwriting = [&](TensorId kept) {
         const std::vector<OpId>& ops = mutator[kept.index()];
-        auto next = std::find(ops.begin(), ops.end(), op_id(i));
+        auto next = std::find(ops.begin(), ops.end(), id);
         next = next == ops.end() ? ops.begin() : next + 1;
-        if (next != ops.end()) deps.preds[next->index()].push_back(op_id(i));
+        if (next != ops.end()) deps.preds[next->index()].push_back(id);
       };
       before_overwriting(t);
       if (const auto parts = held.find(t); parts != held.end()) {
@@ -111,11 +104,11 @@ Dependencies dependencies(const Graph& graph) {
       }
     }
   }
-  for (size_t i = 0; i < n; ++i) {
-    std::vector<OpId>& preds = deps.preds[i];
+  for (const OpId id : graph.op_ids()) {
+    std::vector<OpId>& preds = deps.preds[id.index()];
     std::sort(preds.begin(), preds.end());
     preds.erase(std::unique(preds.begin(), preds.end()), preds.end());
-    for (const OpId p : preds) deps.succs[p.index()].push_back(op_id(i));
+    for (const OpId p : preds) deps.succs[p.index()].push_back(id);
   }
   return deps;
 }
@@ -132,10 +125,9 @@ std::vector<OpId> topological_order(const Graph& graph, const Dependencies& deps
   }
   std::priority_queue<OpId, std::vector<OpId>, std::greater<>> ready;
   size_t live = 0;
-  for (size_t i = 0; i < n; ++i) {
-    if (graph.removed(op_id(i))) continue;
+  for (const OpId id : graph.op_ids()) {
     ++live;
-    if (waiting[i] == 0) ready.push(op_id(i));
+    if (waiting[id.index()] == 0) ready.push(id);
   }
   std::vector<OpId> order;
   order.reserve(live);

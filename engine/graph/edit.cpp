@@ -12,9 +12,8 @@
 namespace moe {
 
 void redirect(Graph& graph, TensorId from, TensorId to, std::span<const OpId> but) {
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id) || std::find(but.begin(), but.end(), id) != but.end()) continue;
+  for (const OpId id : graph.op_ids()) {
+    if (std::find(but.begin(), but.end(), id) != but.end()) continue;
     std::replace(graph.op(id).inputs.begin(), graph.op(id).inputs.end(), from, to);
   }
 }
@@ -103,9 +102,8 @@ class Splitter {
 
   std::vector<TensorId> outputs_read_outside() const {
     std::vector<TensorId> found;
-    for (size_t i = 0; i < graph_.num_ops(); ++i) {
-      const OpId id(static_cast<int64_t>(i));
-      if (graph_.removed(id) || std::find(ops_.begin(), ops_.end(), id) != ops_.end()) continue;
+    for (const OpId id : graph_.op_ids()) {
+      if (std::find(ops_.begin(), ops_.end(), id) != ops_.end()) continue;
       for (const TensorId t : graph_.op(id).inputs) {
         if (!inside_.contains(t)) continue;
         if (axis(t) < 0) {

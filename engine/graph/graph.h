@@ -7,13 +7,12 @@
 // Lanes and the order of execution are in schedule/; buffers and devices are in exec/.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "engine/base/grid.h"
@@ -45,7 +44,7 @@ constexpr std::array<const char*, 5> names_of(TensorKind) {
   return {"input", "param", "state", "activation", "gradient"};
 }
 /// kRecompute: ops of the forward that run once more, right before the backward of their block
-/// (passes/recompute_blocks.h).
+/// (passes/recompute_blocks.cpp).
 enum class Phase : uint8_t { kForward, kRecompute, kBackward, kUpdate };
 constexpr std::array<const char*, 4> names_of(Phase) {
   return {"forward", "recompute", "backward", "update"};
@@ -116,6 +115,27 @@ struct Op {
   TensorId of;
 };
 
+/// The ids of a graph's ops from number `first` to below `end` that are not removed, in program
+/// order. Ops that are added while a loop goes through them are among them if `end` allows it.
+class OpIds {
+ public:
+  OpIds(const std::vector<Op>& ops, size_t first, size_t end) : ops_(ops), at_(first), end_(end) {}
+  OpIds begin() const { return *this; }
+  std::nullptr_t end() const { return nullptr; }
+  OpId operator*() const { return OpId(static_cast<int64_t>(at_)); }
+  void operator++() { ++at_; }
+  /// Goes to the next op that is not removed; returns whether there is one.
+  bool operator!=(std::nullptr_t) {
+    const size_t end = std::min(end_, ops_.size());
+    while (at_ < end && !ops_[at_].kind.valid()) ++at_;
+    return at_ < end;
+  }
+
+ private:
+  const std::vector<Op>& ops_;
+  size_t at_, end_;
+};
+
 class Graph {
  public:
   /// Requires: `table` outlives every copy of the graph (in practice it is static data).
@@ -136,6 +156,7 @@ class Graph {
   const OpDef& def(const Op& op) const;
   const OpTable& table() const { return *table_; }
   size_t num_ops() const { return ops_.size(); }
+  OpIds op_ids(size_t first = 0, size_t end = SIZE_MAX) const { return {ops_, first, end}; }
 
   TensorId add_tensor(Tensor tensor);
   /// Appends an op and creates its outputs by the shape rule. `kind`: the name of its kind; `name`:

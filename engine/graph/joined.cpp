@@ -64,10 +64,7 @@ class Checker {
  public:
   explicit Checker(const Graph& graph)
       : graph_(graph), producer_(graph.producers()), joined_(graph) {
-    for (size_t i = 0; i < graph.num_ops(); ++i) {
-      const OpId id(static_cast<int64_t>(i));
-      if (!graph.removed(id)) look_at(id);
-    }
+    for (const OpId id : graph.op_ids()) look_at(id);
   }
 
   /// Throws UserError where an op overwrites a Piece::whole, because dependencies() does not order
@@ -194,8 +191,8 @@ JoinedTensors::JoinedTensors(const Graph& graph)
       const int64_t lies = places.join(p.whole.index(), p.piece.index(), p.offset);
       if (lies != p.offset) {
         throw user_error(
-            "op '{}' needs tensor '{}' at element {} of '{}', but it is already joined at "
-            "element {}",
+            "op '{}' needs tensor '{}' at element {} of '{}', but it is already joined at element "
+            "{}",
             op.name, graph.tensor(p.piece).name, p.offset, graph.tensor(p.whole).name, lies);
       }
       joined.insert(joined.end(), {p.piece, p.whole});

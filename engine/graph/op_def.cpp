@@ -164,6 +164,31 @@ bool is_there(const Operand& operand, const Op& op) {
   return operand.with == nullptr || attr_int(op, operand.with) != 0;
 }
 
+void check_operands(const OpDef& def, const char* what, const std::vector<Operand>& operands) {
+  std::set<std::string_view> names;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const Operand& operand = operands[i];
+    MOE_CHECK(operand.name != nullptr && names.insert(operand.name).second,
+              "op {}: {} {} must have a name that no earlier {} has", def.name, what, i, what);
+    MOE_CHECK(operand.most >= 1 && (operand.most == 1 || i + 1 == operands.size()),
+              "op {}: {} '{}' has Operand::most = {}, but only the last {} may be a list (above 1)",
+              def.name, what, operand.name, operand.most, what);
+    MOE_CHECK(&operands == &def.inputs || operand.optional || i == 0 || !operands[i - 1].optional ||
+                  operands[i - 1].with != nullptr,
+              "op {}: {} '{}' is required, so the {} before it must not be optional", def.name,
+              what, operand.name, what);
+  }
+}
+
+void check_numbers(const OpDef& def, const char* what, const std::vector<Operand>& operands,
+                   const char* field, const std::vector<int>& numbers) {
+  for (const int i : numbers) {
+    const bool more = !operands.empty() && operands.back().most > 1;
+    MOE_CHECK(i >= 0 && (more || static_cast<size_t>(i) < operands.size()),
+              "op {}: {} names {} {}, which is not declared", def.name, field, what, i);
+  }
+}
+
 }  // namespace
 
 const Operand* input_operand(const OpDef& def, const Op& op, size_t i) {
@@ -226,35 +251,6 @@ void check_made(const Graph& graph, const Op& op, size_t num_outputs) {
             "op {}: the shape rule must return {} to {} outputs, as declared, but returns {}",
             def.name, fewest, most, num_outputs);
 }
-
-namespace {
-
-void check_operands(const OpDef& def, const char* what, const std::vector<Operand>& operands) {
-  std::set<std::string_view> names;
-  for (size_t i = 0; i < operands.size(); ++i) {
-    const Operand& operand = operands[i];
-    MOE_CHECK(operand.name != nullptr && names.insert(operand.name).second,
-              "op {}: {} {} must have a name that no earlier {} has", def.name, what, i, what);
-    MOE_CHECK(operand.most >= 1 && (operand.most == 1 || i + 1 == operands.size()),
-              "op {}: {} '{}' has Operand::most = {}, but only the last {} may be a list (above 1)",
-              def.name, what, operand.name, operand.most, what);
-    MOE_CHECK(&operands == &def.inputs || operand.optional || i == 0 || !operands[i - 1].optional ||
-                  operands[i - 1].with != nullptr,
-              "op {}: {} '{}' is required, so the {} before it must not be optional", def.name,
-              what, operand.name, what);
-  }
-}
-
-void check_numbers(const OpDef& def, const char* what, const std::vector<Operand>& operands,
-                   const char* field, const std::vector<int>& numbers) {
-  for (const int i : numbers) {
-    const bool more = !operands.empty() && operands.back().most > 1;
-    MOE_CHECK(i >= 0 && (more || static_cast<size_t>(i) < operands.size()),
-              "op {}: {} names {} {}, which is not declared", def.name, field, what, i);
-  }
-}
-
-}  // namespace
 
 void no_gradient(GradContext&, OpId op) {
   MOE_CHECK(false, "no gradient flows through op {}", op.index());

@@ -27,9 +27,7 @@ class Verifier {
   void run() {
     check_size();
     for (const Tensor& tensor : graph_.tensors()) check_name("tensor", tensor_names_, tensor.name);
-    for (size_t i = 0; i < graph_.num_ops(); ++i) {
-      const OpId id(static_cast<int64_t>(i));
-      if (graph_.removed(id)) continue;
+    for (const OpId id : graph_.op_ids()) {
       const Op& op = graph_.op(id);
       check_name("op", op_names_, op.name);
       check_inputs(graph_, op);

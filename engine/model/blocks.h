@@ -204,8 +204,7 @@ constexpr auto fields_of(const LatentAttention*) {
           .from(0, 1 << 20),
       field("kv_rank", &O::kv_rank, "rank of the projection of k and v").from(1, 1 << 20).must(),
       field("nope", &O::nope,
-            "columns of a head of q and k that do not turn; those of the angles "
-            "follow them")
+            "columns of a head of q and k that do not turn; those of the angles follow them")
           .from(1, 4096)
           .must(),
       field("value", &O::value, "width of a head of v").from(1, 4096).must(),
@@ -239,8 +238,7 @@ constexpr auto fields_of(const Form*) {
   return field_table<Form>(
       field("ffn", &Form::ffn, "inner width").from(1, 1 << 24).must(),
       field("form", &Form::form,
-            "fc2(GELU(fc1(x))), or fc2(silu(gate) * value), where fc1 gives "
-            "gate and value"),
+            "fc2(GELU(fc1(x))), or fc2(silu(gate) * value), where fc1 gives gate and value"),
       field("bias", &Form::bias, "whether fc1 and fc2 have biases"),
       field("limit", &Form::limit, "of silu_mul: bound of gate and value; 0 means none")
           .from(0, 1e6),
@@ -268,8 +266,7 @@ constexpr auto fields_of(const FeedForward*) {
       field("name", &O::name,
             "name in front of its parameters and ops; default: mlp, for ops only"),
       field("gated", &O::gated,
-            "whether the output is multiplied by sigmoid(x wg), one number per "
-            "token"),
+            "whether the output is multiplied by sigmoid(x wg), one number per token"),
       field("residual_scale", &O::residual_scale, "factor of what is added to the residual"));
 }
 /// fc1.w [ffn,d], fc1.b, fc2.w [d,ffn], fc2.b, gate.w [1,d] with gated -> mlp.fc1, mlp.gelu or

@@ -65,15 +65,15 @@ TensorId ModelBuilder::declare(std::vector<ParamInfo>& list, ParamInfo info, Ten
   Shape shape = info.shape;
   if (shape.empty() || *std::min_element(shape.begin(), shape.end()) < 1) {
     throw user_error(
-        "model '{}': the parameter '{}' has the shape {}, but every axis must have a "
-        "length of at least 1",
+        "model '{}': the parameter '{}' has the shape {}, but every axis must have a length of at "
+        "least 1",
         spec_.name, info.name, shape_text(shape));
   }
   if (info.held.moe) {
     if (shape[0] != spec_.experts) {
       throw user_error(
-          "model '{}': the parameter '{}' of experts has the shape {}, but its first "
-          "axis must be the {} experts",
+          "model '{}': the parameter '{}' of experts has the shape {}, but its first axis must be "
+          "the {} experts",
           spec_.name, info.name, shape_text(shape), spec_.experts);
     }
     shape[0] /= grid_.size(Axis::kEp);
@@ -257,8 +257,8 @@ TensorId ModelBuilder::summed_product(std::string_view name, TensorId x, TensorI
 void ModelBuilder::add_router(OpId gate, TensorId bias) {
   if (block_ < 0 || (!routers_.empty() && routers_.back().block >= block_)) {
     throw user_error(
-        "model '{}': op '{}': a gate must be in a block, each in a block of its own, "
-        "in ascending order",
+        "model '{}': op '{}': a gate must be in a block, each in a block of its own, in ascending "
+        "order",
         spec_.name, graph_.op(gate).name);
   }
   routers_.push_back({block_, gate, bias});

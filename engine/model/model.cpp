@@ -1,7 +1,6 @@
 #include "engine/model/model.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "engine/base/errors.h"
 #include "engine/base/rng.h"
@@ -22,6 +21,50 @@ void check_range(const char* field, int64_t value, int64_t lo, int64_t hi) {
 /// Returns the number of a block among the blocks with an MoE layer.
 int64_t index_of(const std::vector<int64_t>& moe_blocks, int64_t block) {
   return std::lower_bound(moe_blocks.begin(), moe_blocks.end(), block) - moe_blocks.begin();
+}
+
+bool chooses_by_batch(const Gate& gate, double factor) {
+  return scope_of(gate, factor) == GateScope::kBatch &&
+         (gate.chooser == Chooser::kExpert || !gate.token_scope_without_capacity);
+}
+
+/// Whether the ranks that share sequences route their tokens together. batch_scope: the gate's;
+/// by_batch: chooses_by_batch(). Throws as set_slots() does.
+bool routes_together(std::string_view gate, bool batch_scope, bool by_batch,
+                     const ModelSpec& model) {
+  if (model.ranks_per_share() == 1) return false;
+  if (model.route_over == RouteOver::kRank && by_batch) {
+    throw user_error(
+        "model.route_over = 'rank': the gate '{}' needs the whole batch, which {} ranks over tp "
+        "and cp share; omit this field, or give 'sequence'",
+        gate.substr(0, gate.find('@')), model.ranks_per_share());
+  }
+  if (model.route_over == RouteOver::kSequence && model.capacity_factor <= 0 && !batch_scope) {
+    throw user_error(
+        "model.route_over = 'sequence': has no effect without a capacity, since the gate '{}' "
+        "chooses for each token alone; omit this field, or give a capacity_factor",
+        gate.substr(0, gate.find('@')));
+  }
+  return model.route_over == RouteOver::kByGate ? by_batch
+                                                : model.route_over == RouteOver::kSequence;
+}
+
+/// Throws UserError for the routing of a run where ranks are to route together.
+void check_by_rank(const Gate& gate, const ModelSpec& model) {
+  const bool by_batch = chooses_by_batch(gate, model.capacity_factor);
+  if (!routes_together(gate.name, gate.scope == GateScope::kBatch, by_batch, model)) return;
+  throw user_error(
+      "model.route_over = 'sequence': an executed run takes the choices of model.routing for the "
+      "tokens of each rank; omit one of them, or take a gate that is not '{}'",
+      gate.name);
+}
+
+/// Returns the op that computes the loss; an invalid id if there is none.
+OpId loss_op(const Graph& graph) {
+  for (const OpId id : graph.op_ids()) {
+    if (graph.def(id).loss == Loss::kModel) return id;
+  }
+  return {};
 }
 
 }  // namespace
@@ -91,8 +134,7 @@ void set_router(GateSpec& spec, const ModelSpec& model) {
   check(spec.groups, model.experts, spec.k, "model.router");
   if (spec.chooser == Chooser::kRule) {
     throw user_error(
-        "model.gate = '{}' chooses without scores, so model.router.groups cannot limit "
-        "it",
+        "model.gate = '{}' chooses without scores, so model.router.groups cannot limit it",
         spec.name);
   }
 }
@@ -108,46 +150,6 @@ Gate routed_gate(std::shared_ptr<const RoutingModel> routing, const ModelSpec& m
       [blocks = std::move(moe_blocks)](int64_t b) { return index_of(blocks, b); },
       model.micro_batches);
 }
-
-namespace {
-
-bool chooses_by_batch(const Gate& gate, double factor) {
-  return scope_of(gate, factor) == GateScope::kBatch &&
-         (gate.chooser == Chooser::kExpert || !gate.token_scope_without_capacity);
-}
-
-/// Whether the ranks that share sequences route their tokens together. batch_scope: the gate's;
-/// by_batch: chooses_by_batch(). Throws as set_slots() does.
-bool routes_together(std::string_view gate, bool batch_scope, bool by_batch,
-                     const ModelSpec& model) {
-  if (model.ranks_per_share() == 1) return false;
-  if (model.route_over == RouteOver::kRank && by_batch) {
-    throw user_error(
-        "model.route_over = 'rank': the gate '{}' needs the whole batch, which {} ranks over tp "
-        "and cp share; omit this field, or give 'sequence'",
-        gate.substr(0, gate.find('@')), model.ranks_per_share());
-  }
-  if (model.route_over == RouteOver::kSequence && model.capacity_factor <= 0 && !batch_scope) {
-    throw user_error(
-        "model.route_over = 'sequence': has no effect without a capacity, since the gate '{}' "
-        "chooses for each token alone; omit this field, or give a capacity_factor",
-        gate.substr(0, gate.find('@')));
-  }
-  return model.route_over == RouteOver::kByGate ? by_batch
-                                                : model.route_over == RouteOver::kSequence;
-}
-
-/// Throws UserError for the routing of a run where ranks are to route together.
-void check_by_rank(const Gate& gate, const ModelSpec& model) {
-  const bool by_batch = chooses_by_batch(gate, model.capacity_factor);
-  if (!routes_together(gate.name, gate.scope == GateScope::kBatch, by_batch, model)) return;
-  throw user_error(
-      "model.route_over = 'sequence': an executed run takes the choices of model.routing for the "
-      "tokens of each rank; omit one of them, or take a gate that is not '{}'",
-      gate.name);
-}
-
-}  // namespace
 
 Gate routed_gate(std::shared_ptr<const RoutingModel> routing, const Model& model,
                  int64_t num_ranks) {
@@ -232,19 +234,6 @@ GateSpec gate_spec(const ModelSpec& model, const Gate& gate) {
   set_router(spec, model);
   return spec;
 }
-
-namespace {
-
-/// Returns the op that computes the loss; an invalid id if there is none.
-OpId loss_op(const Graph& graph) {
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (!graph.removed(id) && graph.def(id).loss == Loss::kModel) return id;
-  }
-  return {};
-}
-
-}  // namespace
 
 bool has_loss(const Graph& graph) {
   return loss_op(graph).valid();

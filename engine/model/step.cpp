@@ -89,9 +89,9 @@ Moves add_sums(Graph& graph, Gradients& gradients, const std::vector<Bucket>& bu
 /// Gives the gradients of parameters, and what follows from them, the type.
 void store_gradients(Graph& graph, NumberType type) {
   if (type == NumberType::kPlain) return;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    Op& op = graph.op(OpId(static_cast<int64_t>(i)));
-    if (!op.kind.valid() || op.phase != Phase::kBackward) continue;
+  for (const OpId id : graph.op_ids()) {
+    Op& op = graph.op(id);
+    if (op.phase != Phase::kBackward) continue;
     if (op.is_dw) op.attrs["store"] = std::string(name_of(type));
     const std::vector<TensorSpec> specs = graph.def(op).infer(graph, op);
     for (size_t o = 0; o < op.outputs.size(); ++o) {
@@ -191,9 +191,8 @@ std::vector<OpId> order_with(const Graph& graph, const Moves& moves) {
   }
   std::vector<OpId> order, next;  // next: a stack
   order.reserve(graph.num_ops());
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id) || follows[i]) continue;
+  for (const OpId id : graph.op_ids()) {
+    if (follows[id.index()]) continue;
     next.push_back(id);
     while (!next.empty()) {
       const OpId op = next.back();
@@ -215,9 +214,7 @@ Graph with_biases_last(const Graph& graph) {
   };
   std::vector<OpId> order, last;
   bool forward = true;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id)) continue;
+  for (const OpId id : graph.op_ids()) {
     const Op& op = graph.op(id);
     forward = forward && op.phase != Phase::kBackward;
     const bool waits = forward && op.phase == Phase::kUpdate &&

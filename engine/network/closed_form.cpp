@@ -236,8 +236,8 @@ std::string with_links(const std::string& what, const Cluster& cluster) {
   const auto us = [](Nanoseconds ns) { return static_cast<double>(ns) / 1e3; };
   return fmt::format(
       "{} with cluster.intra.bytes_per_s = {:g}, intra.latency_us = {:g}, nic.bytes_per_s = {:g}, "
-      "nic.latency_us = {:g}, a2a_base_us = {:g}, a2a_per_peer_us = {:g}, "
-      "sharing_efficiency = {:g}",
+      "nic.latency_us = {:g}, a2a_base_us = {:g}, a2a_per_peer_us = {:g}, sharing_efficiency = "
+      "{:g}",
       what, cluster.intra.bytes_per_s, us(cluster.intra.latency_ns), cluster.nic.bytes_per_s,
       us(cluster.nic.latency_ns), us(cluster.a2a_base_ns), us(cluster.a2a_per_peer_ns),
       cluster.sharing_efficiency);

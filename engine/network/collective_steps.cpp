@@ -1,7 +1,6 @@
 #include "engine/network/collective_steps.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace moe {
 

@@ -1,5 +1,5 @@
 // A collective as a sequence of steps, each a set of transfers on a fabric. A step begins when
-// every transfer of the step before has ended. The event loop that runs steps is in traffic.h.
+// every transfer of the step before has ended. The event loop that runs steps is in wire.cpp.
 #pragma once
 
 #include <tuple>

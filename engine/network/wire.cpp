@@ -2,19 +2,159 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <optional>
 #include <queue>
 #include <tuple>
 #include <unordered_map>
+#include <vector>
 
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
 #include "engine/network/closed_form.h"
+#include "engine/network/collective_steps.h"
 #include "engine/network/fair_share.h"
-#include "engine/network/traffic.h"
 
 namespace moe {
 namespace {
+
+/// A collective that was given to the wire. Not copyable, since `collective` refers to `op`.
+struct Order {
+  Order(const Cluster& cluster, const Fabric& fabric, NetworkOp network_op, Share share,
+        double begin, double stretch)
+      : op(std::move(network_op)),
+        collective(cluster, fabric, op, share),
+        begin_ns(begin),
+        scale(stretch),
+        first_step_ns(begin + stretch * collective.start_up_ns()) {}
+  Order(const Order&) = delete;
+
+  /// `scale` stretches all times, as Wire::begin() says; `first_step_ns`: when step 0 begins.
+  const NetworkOp op;
+  const CollectiveSteps collective;
+  const double begin_ns;
+  const double scale;
+  const double first_step_ns;
+};
+
+/// A collective that has ended.
+struct FinishedCollective {
+  size_t op;
+  double end_ns;
+  std::vector<double> rank_end_ns;  // indexed by seen device (Fabric)
+};
+
+/// Collectives that move on the links of a fabric at the same time, step after step: the event loop
+/// between a LinkClock and the steps of collective_steps.h. Times are not rounded.
+class Traffic {
+ public:
+  /// The fabric must outlive the traffic.
+  Traffic(const Fabric& fabric, const NetworkOptions& options)
+      : fabric_(fabric), clock_(fabric, options.share, options.efficiency, options.keep_use) {}
+
+  /// Begins an op: its first step is at order.first_step_ns, or now if that time is past. The order
+  /// must live until the op ends. `alone`: no other op will move until this one ends.
+  void begin(size_t op, const Order& order, bool alone) {
+    Running& r = running_.emplace(op, Running{&order, alone}).first->second;
+    r.rank_end_ns.resize(static_cast<size_t>(fabric_.devices_seen()), order.first_step_ns);
+    const std::vector<Nanoseconds>& starts = order.op.rank_start_ns;
+    for (size_t rank = 0; rank < starts.size(); ++rank) {
+      r.rank_end_ns[rank] =
+          std::max(order.first_step_ns, order.begin_ns + static_cast<double>(starts[rank]));
+    }
+    begins_.push({order.first_step_ns, op, kNextStep});
+  }
+
+  bool empty() const { return running_.empty(); }
+  /// Returns the time of the next event; infinity when there is none.
+  double next_ns() {
+    const double begin_ns = begins_.empty() ? kInfinity : begins_.top().at_ns;
+    return std::min(clock_.next_end_ns(), begin_ns);
+  }
+
+  /// Returns whether the op has begun its last step; false for an op that is not running.
+  bool is_at_last_step(size_t op) const {
+    const auto r = running_.find(op);
+    return r != running_.end() && r->second.next_step == r->second.order->collective.num_steps();
+  }
+
+  /// Advances to next_ns(), which must be finite. Appends the collectives that ended.
+  void step(std::vector<FinishedCollective>& ended) {
+    const double next_end = clock_.next_end_ns();
+    const double next_begin = begins_.empty() ? kInfinity : begins_.top().at_ns;
+    flows_.clear();
+    clock_.advance(std::max(clock_.now_ns(), std::min(next_end, next_begin)), flows_);
+    for (const FinishedFlow& flow : flows_) take_end(flow, ended);
+    if (next_begin <= next_end) take_begin(ended);
+  }
+
+  /// Returns what links carried, as LinkClock::take_use() does.
+  std::vector<LinkUse> take_use() {
+    clock_.next_end_ns();  // records the use of links by flows that ended at this moment
+    return clock_.take_use();
+  }
+
+ private:
+  struct Running {
+    const Order* order;
+    bool alone;
+    int64_t next_step = 0;
+    size_t unfinished = 0;  // number of unfinished flows of the current step
+    Step step = {};
+    std::vector<double> rank_end_ns = {};
+  };
+  /// The time when TransferBatch `batch` of an op's step begins, or, if `batch` is kNextStep, when
+  /// the op's next step begins.
+  struct Begin {
+    double at_ns;
+    size_t op;
+    int64_t batch;
+    bool operator>(const Begin& o) const {
+      return std::tie(at_ns, op, batch) > std::tie(o.at_ns, o.op, o.batch);
+    }
+  };
+  static constexpr int64_t kNextStep = -1;
+
+  void take_begin(std::vector<FinishedCollective>& ended) {
+    const Begin b = begins_.top();
+    begins_.pop();
+    if (b.batch == kNextStep) return next_step(b.op, b.at_ns, ended);
+    const Running& r = running_.at(b.op);
+    const TransferBatch& batch = r.step.batches[static_cast<size_t>(b.batch)];
+    const std::span<const Stream> streams = r.step.streams;
+    clock_.add(static_cast<uint32_t>(b.op), r.order->op.priority,
+               streams.subspan(batch.first, batch.last - batch.first));
+  }
+
+  void take_end(const FinishedFlow& flow, std::vector<FinishedCollective>& ended) {
+    Running& r = running_.at(flow.owner);
+    r.rank_end_ns[static_cast<size_t>(flow.flow->source)] = clock_.now_ns();
+    r.rank_end_ns[static_cast<size_t>(flow.flow->destination)] = clock_.now_ns();
+    if (--r.unfinished == 0) next_step(flow.owner, clock_.now_ns(), ended);
+  }
+
+  void next_step(size_t op, double at_ns, std::vector<FinishedCollective>& ended) {
+    Running& r = running_.at(op);
+    const CollectiveSteps& collective = r.order->collective;
+    while (r.next_step < collective.num_steps()) {
+      if (collective.make_step(r.next_step++, r.alone, r.step)) stretch(r.step, r.order->scale);
+      r.unfinished = r.step.flows.size();
+      for (size_t w = 0; w < r.step.batches.size(); ++w) {
+        begins_.push({at_ns + r.step.batches[w].delay_ns, op, static_cast<int64_t>(w)});
+      }
+      if (r.unfinished > 0) return;
+    }
+    const double end_ns = *std::max_element(r.rank_end_ns.begin(), r.rank_end_ns.end());
+    ended.push_back({op, end_ns, std::move(r.rank_end_ns)});
+    running_.erase(op);
+  }
+
+  const Fabric& fabric_;
+  LinkClock clock_;
+  std::unordered_map<size_t, Running> running_;
+  std::priority_queue<Begin, std::vector<Begin>, std::greater<>> begins_;
+  std::vector<FinishedFlow> flows_;  // scratch
+};
 
 /// Returns `cluster`; throws UserError if the wire cannot be constructed with the arguments.
 const Cluster& checked(const Cluster& cluster, const NetworkOptions& options) {

@@ -126,9 +126,8 @@ std::vector<TensorSpec> infer_all_to_all(const Graph& g, const Op& op) {
   if (attr_int(op, "dots") == 0) return specs;
   if (!has(op, kA2aWeight) || !has(op, kResults)) {
     throw user_error(
-        "op '{}' (all_to_all): attribute 'dots' needs inputs {} (weight) and {} "
-        "(results)",
-        op.name, kA2aWeight, kResults);
+        "op '{}' (all_to_all): attribute 'dots' needs inputs {} (weight) and {} (results)", op.name,
+        kA2aWeight, kResults);
   }
   expect_shape(g, op, kResults, specs[0].shape);
   specs.push_back({shape(g, op, kA2aChoiceSlot), arg(g, op, kA2aWeight).dtype});

@@ -4,7 +4,6 @@
 // of 2 n of each sequence (cp), and keys and values of whole sequences.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "engine/ops/attention_shape.h"
 #include "engine/ops/defs.h"
@@ -198,8 +197,8 @@ kernels::AttentionShape dsinks_shape(const Graph& g, const Op& op) {
   s.value_dim = cols_of(shape(g, op, 1)) / s.heads;
   if (s.value_dim * s.heads == cols_of(shape(g, op, 1))) return s;
   throw user_error(
-      "op '{}' ({}): input 0 '{}' is {}, allowed: a number of heads that divides the "
-      "last axis of '{}' {}",
+      "op '{}' ({}): input 0 '{}' is {}, allowed: a number of heads that divides the last axis of "
+      "'{}' {}",
       op.name, g.def(op).name, arg(g, op, 0).name, shape_text(lse), arg(g, op, 1).name,
       shape_text(shape(g, op, 1)));
 }

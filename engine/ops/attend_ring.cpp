@@ -135,8 +135,8 @@ std::vector<TensorSpec> infer_join_attend_ring(const Graph& g, const Op& op) {
   const int64_t steps = expect_context(g, op);
   if (op.inputs.size() != kFirstPart + static_cast<size_t>(2 * steps)) {
     throw user_error(
-        "op '{}' (join_steps): {} inputs, expected q, k, v, sinks and {} pairs of "
-        "context and log-sum-exp",
+        "op '{}' (join_steps): {} inputs, expected q, k, v, sinks and {} pairs of context and "
+        "log-sum-exp",
         op.name, op.inputs.size(), steps);
   }
   const Tensor &ctx = arg(g, op, kFirstPart), &lse = arg(g, op, kFirstPart + 1);
@@ -277,8 +277,8 @@ const OpDef kShiftRows = {
 const OpDef kAttendStep = {
     .name = "attend_step",
     .doc =
-        "attend, to the keys that ranks over cp have at attr step of attr context steps in a "
-        "ring; without any, the context is 0 and the log-sum-exp the lowest number",
+        "attend, to the keys that ranks over cp have at attr step of attr context steps in a ring; "
+        "without any, the context is 0 and the log-sum-exp the lowest number",
     .inputs = {{"q", Role::kQuery}, {"k"}, {"v"}, optional("sinks")},
     .outputs = {{"ctx"}, {"lse"}},
     .infer = infer_attend_ring,

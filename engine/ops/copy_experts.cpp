@@ -179,6 +179,11 @@ Bytes scratch_migrate(const Graph& g, const Op& op, Bytes elem_bytes) {
 
 constexpr int kMaxTensorsCopyExperts = 64;
 
+/// OpDef::host_inputs: the placement is input 0.
+std::vector<size_t> first_input(const Op&) {
+  return {0};
+}
+
 }  // namespace
 
 std::vector<ShadowRange> shadow_ranges(const Op& op) {
@@ -222,15 +227,6 @@ std::vector<double> bytes_moved(const Graph& g, const Op& op) {
   }
   return bytes;
 }
-
-namespace {
-
-/// OpDef::host_inputs: the placement is input 0.
-std::vector<size_t> first_input(const Op&) {
-  return {0};
-}
-
-}  // namespace
 
 const OpDef kCopyExperts = {
     .name = "copy_experts",

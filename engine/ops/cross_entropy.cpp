@@ -100,6 +100,14 @@ constexpr auto run_split_cross_entropy = []<class T>(const KernelCall<T>& c) {
   *reinterpret_cast<double*>(c.out(0)) = scale * loss / static_cast<double>(parts);
 };
 
+/// Returns `def` as the loss of MTP layer number attr depth, from 1.
+OpDef of_mtp_layer(OpDef def, const char* name, const char* doc) {
+  def.name = name;
+  def.doc = doc;
+  def.loss = Loss::kMtp;
+  return def;
+}
+
 }  // namespace
 
 const OpDef kVocabularySums = {
@@ -145,18 +153,6 @@ const OpDef kCrossEntropy = {
     .loss = Loss::kModel,
     .may_alias = {{1, 0}},
     .run = any_type(run_cross_entropy)};
-
-namespace {
-
-/// Returns `def` as the loss of MTP layer number attr depth, from 1.
-OpDef of_mtp_layer(OpDef def, const char* name, const char* doc) {
-  def.name = name;
-  def.doc = doc;
-  def.loss = Loss::kMtp;
-  return def;
-}
-
-}  // namespace
 
 const OpDef kMtpLoss =
     of_mtp_layer(kCrossEntropy, "mtp_loss", "cross_entropy of MTP layer number attr depth");

@@ -336,12 +336,10 @@ const OpDef kGate = {
     .doc =
         "scores, routing and weights; used_before gives the slots that earlier parts of the batch "
         "use; bias [E] is added to the scores (with attr bias_on=logits to the logits) for "
-        "choosing, "
-        "not for the weights; attr scale is a factor of the weights; with attrs groups, top_groups "
-        "and group_score a token chooses from "
-        "its best groups of experts; with all_logits, of the ranks that share sequences (attrs "
-        "group, stride, context, sequences), all their tokens get all_capacity slots per expert "
-        "in the order of the sequences",
+        "choosing, not for the weights; attr scale is a factor of the weights; with attrs groups, "
+        "top_groups and group_score a token chooses from its best groups of experts; with "
+        "all_logits, of the ranks that share sequences (attrs group, stride, context, sequences), "
+        "all their tokens get all_capacity slots per expert in the order of the sequences",
     .moe = MoeOp::kGate,
     .inputs = {{"logits"},
                {"ids", Role::kIds},

@@ -78,8 +78,8 @@ const OpDef kSend = {
 const OpDef kReceive = {.name = "receive",
                         .doc =
                             "receives what another stage sends; attrs what, from_stage, to_stage, "
-                            "dtype, axes, length0, ...; in "
-                            "the graph of all pipeline ranks also the sent tensor",
+                            "dtype, axes, length0, ...; in the graph of all pipeline ranks also "
+                            "the sent tensor",
                         .lane = LaneKind::kComm,
                         .collective = Collective::kHandoff,
                         .payload = Payload::kHandoff,

@@ -41,8 +41,8 @@ kernels::HeadColumns columns_of_parts(const Graph& g, const Op& op) {
        {std::tuple(0, cols_of(first), heads), std::tuple(1, second, in_second)}) {
     if (cols % of == 0) continue;
     throw user_error(
-        "op '{}' (join_heads): input {} '{}' is {}, allowed: a last axis of 'heads' = {} "
-        "times a head's columns",
+        "op '{}' (join_heads): input {} '{}' is {}, allowed: a last axis of 'heads' = {} times a "
+        "head's columns",
         op.name, i, arg(g, op, static_cast<size_t>(i)).name,
         shape_text(shape(g, op, static_cast<size_t>(i))), heads);
   }

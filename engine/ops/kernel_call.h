@@ -3,7 +3,6 @@
 // run. Kernels themselves are in kernels/.
 #pragma once
 
-#include <functional>
 #include <span>
 #include <type_traits>
 

@@ -20,8 +20,8 @@ std::vector<TensorSpec> infer_rows_own_part(const Graph& g, const Op& op) {
   const int64_t parts = group_of(g, op).size * (expect_context(g, op) > 1 ? 2 : 1);
   if (length % parts != 0) {
     throw user_error(
-        "op '{}' (own_rows): the length {} of the axis must be a multiple of {}, the "
-        "parts of the ranks of the group",
+        "op '{}' (own_rows): the length {} of the axis must be a multiple of {}, the parts of the "
+        "ranks of the group",
         op.name, length, parts);
   }
   length /= group_of(g, op).size;

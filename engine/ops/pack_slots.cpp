@@ -46,8 +46,7 @@ const OpDef kPackSlots = {
     .name = "pack_slots",
     .doc =
         "numbers the slots in use one after the other, as packed rows are stored; attrs experts, "
-        "capacity, "
-        "stored, first_token",
+        "capacity, stored, first_token",
     .inputs = {{"choice_slot", Role::kChoiceSlot},
                {"counts", Role::kCounts},
                optional("begin", Role::kBegin)},

@@ -73,8 +73,8 @@ const OpDef kReduceScatter = {
 const OpDef kAllGather = {
     .name = "all_gather",
     .doc =
-        "copies each rank's flat slice of each tensor to the group's other ranks, in place; "
-        "attrs group, stride",
+        "copies each rank's flat slice of each tensor to the group's other ranks, in place; attrs "
+        "group, stride",
     .lane = LaneKind::kComm,
     .collective = Collective::kAllGather,
     .payload = Payload::kParameters,

@@ -41,14 +41,13 @@ kernels::RopeShape shape_of(const Graph& g, const Op& op) {
   const int64_t rotary = shape(g, op, 1)[1], first = attr_int(op, "first", 0);
   if (cols_of(x) % head_dim != 0) {
     throw user_error(
-        "op '{}': attribute 'head_dim' = {}, allowed: a divisor of the last axis of "
-        "'{}' {}",
+        "op '{}': attribute 'head_dim' = {}, allowed: a divisor of the last axis of '{}' {}",
         op.name, head_dim, arg(g, op, 0).name, shape_text(x));
   }
   if (rotary % 2 != 0 || first < 0 || first + rotary > head_dim) {
     throw user_error(
-        "op '{}': attribute 'first' = {} with {} columns of angles '{}', allowed: an "
-        "even number of columns from 'first' to at most head_dim = {}",
+        "op '{}': attribute 'first' = {} with {} columns of angles '{}', allowed: an even number "
+        "of columns from 'first' to at most head_dim = {}",
         op.name, first, rotary, arg(g, op, 1).name, head_dim);
   }
   const std::string form = attr_string(op, "form", "halves");

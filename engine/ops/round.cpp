@@ -34,8 +34,8 @@ constexpr auto run_rounded = []<class T>(const KernelCall<T>& c) {
 /// those without an expert have undefined values, and any other x was checked where it was written.
 const OpDef kRound = {.name = "round",
                       .doc =
-                          "y = x rounded to bf16, once for all products that read it; with "
-                          "attr rows followed by rows of zeros, up to so many rows",
+                          "y = x rounded to bf16, once for all products that read it; with attr "
+                          "rows followed by rows of zeros, up to so many rows",
                       .inputs = {{"x"}},
                       .outputs = {{"y"}},
                       .infer = infer_rounded,

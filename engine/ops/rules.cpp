@@ -117,8 +117,7 @@ int64_t expect_context(const Graph& graph, const Op& op) {
   const int64_t context = attr_int(op, "context", 1), members = group_of(graph, op).size;
   if (context >= 1 && members % context == 0) return context;
   throw user_error(
-      "op '{}' ({}): attribute 'context' = {}, allowed: a divisor of the {} ranks of its "
-      "group",
+      "op '{}' ({}): attribute 'context' = {}, allowed: a divisor of the {} ranks of its group",
       op.name, graph.def(op).name, context, members);
 }
 

@@ -24,9 +24,7 @@ constexpr auto run_sgd = []<class T>(const KernelCall<T>& c) {
 
 const OpDef kSgd = {
     .name = "sgd",
-    .doc =
-        "v = momentum v + g; w = w - lr v, or its master copy; attrs lr, momentum, "
-        "sliced",
+    .doc = "v = momentum v + g; w = w - lr v, or its master copy; attrs lr, momentum, sliced",
     .bound = Bound::kBytes,
     .inputs = {{"w"}, {"v"}, {"g", Role::kGradient}, optional("master", Role::kMaster)},
     .infer = infer_sgd,

@@ -144,9 +144,9 @@ constexpr auto run_dx_silu_mul = []<class T>(const KernelCall<T>& c) {
 const OpDef kSiluMul = {
     .name = "silu_mul",
     .doc =
-        "y = silu(gate) * up, gate and up being the halves of x's last axis; gate <= attr "
-        "limit, |up| <= limit, silu(g) = g sigmoid(attr alpha * g), attr offset is added to up; "
-        "[times the row's weight]",
+        "y = silu(gate) * up, gate and up being the halves of x's last axis; gate <= attr limit, "
+        "|up| <= limit, silu(g) = g sigmoid(attr alpha * g), attr offset is added to up; [times "
+        "the row's weight]",
     .bound = Bound::kBytes,
     .inputs = {{"x", Role::kSum},
                optional("recv_counts", Role::kRecvCounts),

@@ -75,8 +75,8 @@ inline std::string no_room(int32_t block, int64_t device, int64_t rows, int64_t 
   if (rows <= room) return "";
   return fmt::format(
       "the MoE layer of block {} sends {} rows to device {}, but the buffers of a device have room "
-      "for {}, which is model.rows_bound times the rows of its own tokens; raise "
-      "model.rows_bound, or limit the rows by model.capacity_factor",
+      "for {}, which is model.rows_bound times the rows of its own tokens; raise model.rows_bound, "
+      "or limit the rows by model.capacity_factor",
       block, rows, device, room);
 }
 

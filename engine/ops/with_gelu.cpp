@@ -17,8 +17,7 @@ void expect_gelu_dx(const Graph& graph, const Op& op, size_t acc, size_t sum, co
   if (with_gelu(op) != has(op, sum)) {
     throw user_error(
         "op '{}' ({}): input {}, the sum before GELU, must be given with attribute 'gelu' = 1, and "
-        "only "
-        "then",
+        "only then",
         op.name, graph.def(op).name, sum);
   }
   expect_shape(graph, op, sum, dx);

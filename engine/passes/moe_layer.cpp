@@ -9,9 +9,7 @@ namespace moe {
 
 std::vector<std::vector<OpId>> readers_of(const Graph& graph) {
   std::vector<std::vector<OpId>> readers(graph.tensors().size());
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id)) continue;
+  for (const OpId id : graph.op_ids()) {
     for (const TensorId t : graph.op(id).inputs) {
       if (!t.valid()) continue;
       std::vector<OpId>& of = readers[t.index()];
@@ -23,8 +21,7 @@ std::vector<std::vector<OpId>> readers_of(const Graph& graph) {
 
 std::string counted_by(const Graph& graph, OpId id) {
   const Op& op = graph.op(id);
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId other(static_cast<int64_t>(i));
+  for (const OpId other : graph.op_ids()) {
     if (!is(graph, other, MoeOp::kPlace) || graph.op(other).layer != op.layer) continue;
     return fmt::format("stage '{}', which places the experts",
                        attr_string(graph.op(other), "stage"));
@@ -64,8 +61,7 @@ RowsOrigin origin_of_rows(const Graph& graph, TensorId rows, std::string_view wh
 std::vector<ExchangedLayer> exchanged_layers(const Graph& graph) {
   std::vector<ExchangedLayer> layers;
   ExchangedLayer open;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
+  for (const OpId op : graph.op_ids()) {
     if (is(graph, op, MoeOp::kGate)) open = {.gate = op};
     if (is(graph, op, MoeOp::kDispatch)) open.dispatch = op;
     if (!carries(graph, op, Payload::kRows)) {
@@ -116,8 +112,7 @@ void infer_shapes(Graph& graph, const std::vector<OpId>& order) {
 TensorId received_counts(Graph& graph, const RowsOrigin& origin) {
   const TensorId counts = origin.counts;
   if (!origin.exchange.valid()) return counts;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
+  for (const OpId op : graph.op_ids()) {
     if (carries(graph, op, Payload::kCounts) && graph.op(op).inputs[0] == counts) {
       return graph.out(op);
     }
@@ -136,9 +131,7 @@ Graph before_first_readers(const Graph& graph, size_t num_given) {
   const std::vector<OpId> producer = graph.producers();
   std::vector<bool> placed(graph.num_ops());
   std::vector<OpId> order;
-  for (size_t i = 0; i < num_given; ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id)) continue;
+  for (const OpId id : graph.op_ids(0, num_given)) {
     for (const TensorId t : graph.op(id).inputs) {
       const OpId made = t.valid() ? producer[t.index()] : OpId();
       if (!made.valid() || made.index() < num_given || placed[made.index()]) continue;

@@ -60,9 +60,9 @@ using Facts = std::vector<Fact>;
 /// Changes of a plan's graph for a device.
 struct DeviceLowering {
   bool fuse_gelu = false;      // passes/device/fuse_gelu.h
-  bool round_once = false;     // passes/device/round_once.h
-  bool pad_logits = false;     // passes/device/pad_logits.h
-  bool own_attention = false;  // passes/device/own_attention.h
+  bool round_once = false;     // passes/device/round_once.cpp
+  bool pad_logits = false;     // passes/device/pad_logits.cpp
+  bool own_attention = false;  // passes/device/own_attention.cpp
 };
 
 /// What completes the forward graph to what a device runs.

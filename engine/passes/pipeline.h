@@ -1,7 +1,7 @@
 // Runs the stages of a system: after each stage it verifies the result, records the time and
 // reports whether the stage changed anything. Invariant: a stage whose result is invalid ends the
 // planning with an error that names the stage. The passes themselves are in the subfolders; what a
-// report contains is computed in stage_report.h.
+// report contains is computed in pipeline.cpp.
 #pragma once
 
 #include <map>

@@ -1,5 +1,6 @@
-#include "engine/passes/recompute_blocks.h"
-
+// Recomputation of transformer blocks, or of parts of them (gradient checkpointing: Chen et al.
+// 2016, arXiv 1604.06174; per block, and selective, as in Korthikanti et al. 2022, arXiv
+// 2205.05198, section 5): the pass recompute.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -9,6 +10,7 @@
 #include "engine/graph/joined.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/defs.h"
+#include "engine/passes/pass.h"
 
 namespace moe {
 namespace {
@@ -101,8 +103,7 @@ class Recomputation {
   Graph run() {
     drop();
     OpId first;  // of the ops of one block that follow each other in the backward
-    for (size_t i = 0; i < given_.num_ops(); ++i) {
-      const OpId id(static_cast<int64_t>(i));
+    for (const OpId id : given_.op_ids()) {
       const Op& op = given_.op(id);
       if (op.phase != Phase::kBackward) {
         first = OpId();
@@ -174,9 +175,7 @@ class Recomputation {
       if (runs_again_[i]) clones[given_.op(id).layer].push_back(clone(given_.op(id)));
     }
     std::vector<OpId> order;
-    for (size_t i = 0; i < given_.num_ops(); ++i) {
-      const OpId id(static_cast<int64_t>(i));
-      if (given_.removed(id)) continue;
+    for (const OpId id : given_.op_ids()) {
       Op& op = graph_.op(id);
       const auto begin = backward_.find(op.layer);
       if (begin != backward_.end() && begin->second == id) {
@@ -221,7 +220,22 @@ class Recomputation {
 
 }  // namespace
 
-Graph recompute_blocks(const Graph& graph, const std::string& what) {
+/// Lets the backward of each block read activations that are made again instead of kept. what: of
+/// the whole block ("blocks"), or joined by "+" what norms, activation functions and attention
+/// give ("norms", "activations", "attention"), and all between router and residual ("experts").
+/// The ops of the forward that make them, up to the block's inputs, are added once more right
+/// before the block's backward: phase recompute, names "<op>.again" and "<tensor>.again", otherwise
+/// equal. Of a block's forward the following is kept:
+///   * what ops outside the block read: the outputs of a block are the next one's inputs;
+///   * outputs of ops that must not run twice: those that make integers (choices, counts, row ends,
+///     placements), losses, ops on a host lane, that overwrite a tensor, or of a collective other
+///     than an exchange of rows;
+///   * what shares its storage with one of these, or with a parameter.
+/// Exchanges of rows do run again. Every block is treated alike, also the last, as in Megatron-LM:
+/// what the head's backward leaves in memory is not part of any block. Requires: the whole step,
+/// after all passes that edit the graph. The losses and gradients do not change.
+Graph recompute_blocks(Graph graph, const PassContext& context) {
+  const std::string& what = std::get<std::string>(context.options.at("what"));
   const Graph early = with_early_views(graph);
   return Recomputation(early, what).run();
 }

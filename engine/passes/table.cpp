@@ -3,17 +3,10 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
-#include "engine/passes/capacity/capacity_cut.h"
 #include "engine/passes/capacity/pipemoe_degree.h"
 #include "engine/passes/device/fuse_gelu.h"
-#include "engine/passes/device/own_attention.h"
-#include "engine/passes/device/pad_logits.h"
-#include "engine/passes/device/round_once.h"
-#include "engine/passes/exchange/pack_rows.h"
-#include "engine/passes/order/prophet_schedule.h"
 #include "engine/passes/pass.h"
-#include "engine/passes/placement/place_experts.h"
-#include "engine/passes/recompute_blocks.h"
+#include "engine/placement/policy.h"
 
 namespace moe {
 
@@ -23,12 +16,14 @@ using GraphPass = Graph(Graph graph, const PassContext& context);
 using SchedulePass = Schedule(const Graph& graph, Schedule schedule, const PassContext& context);
 // clang-format off
 #define MOE_GRAPH_PASSES(X) \
-  X(capacity_pipeline) X(clip_gradients) X(dispatched) X(fastermoe_pipeline) \
-  X(hierarchical_a2a) X(irregular_a2a) X(lina_inference) X(micro_ops) X(partition) X(pipemoe) \
-  X(refetch_copies) X(used_rows) \
-  X(weights_at_experts) X(zero)
+  X(add_placement_updates) X(capacity_pipeline) X(clip_gradients) X(dispatched) \
+  X(fastermoe_pipeline) X(hierarchical_a2a) X(irregular_a2a) X(join_row_parts) \
+  X(lina_inference) X(micro_ops) X(number_packed_rows) X(own_attention) X(pack_rows) \
+  X(pad_logits) X(partition) X(pipemoe) X(place_by_policy) X(recompute_blocks) \
+  X(refetch_copies) X(round_once) X(used_rows) X(weights_at_experts) X(zero)
 #define MOE_SCHEDULE_PASSES(X) \
-  X(blocking_a2a) X(chunked) X(dw_schedule) X(fixed) X(hide_a2a) X(priority) X(serial)
+  X(blocking_a2a) X(chunked) X(dw_schedule) X(fixed) X(hide_a2a) X(priority) \
+  X(prophet_schedule) X(serial)
 // clang-format on
 #define MOE_DECLARE_PASS(pass) GraphPass pass;
 MOE_GRAPH_PASSES(MOE_DECLARE_PASS)
@@ -67,6 +62,12 @@ void check_passes(const std::vector<PassDef>& passes) {
 #undef MOE_CHECK_ROW
 }
 
+/// Declares an option that is one of the strings `allowed`.
+OptionSpec choice_option(std::string name, std::string default_value,
+                         std::vector<std::string> allowed, std::string doc) {
+  return {std::move(name), std::move(default_value), std::move(doc), 0, 0, std::move(allowed)};
+}
+
 /// Returns the pass that runs a placement policy. Its options: those that the passes of all
 /// policies share, then those of the policy.
 PassDef placement_pass(const PlacementPolicy& policy) {
@@ -74,13 +75,9 @@ PassDef placement_pass(const PlacementPolicy& policy) {
   PassDef pass{.name = policy.pass(), .kind = StageKind::kPlacement, .doc = policy.doc};
   pass.one_exchange = true;
   pass.options = {
-      {"use",
-       std::string(defaults.now ? "now" : "next"),
-       "when a placement takes effect: now, in the layer and step from whose loads it is made, or "
-       "next, from the next step on",
-       0,
-       0,
-       {"now", "next"}},
+      choice_option("use", defaults.now ? "now" : "next", {"now", "next"},
+                    "when a placement takes effect: now, in the layer and step from whose loads it "
+                    "is made, or next, from the next step on"),
       {"every", 1.0, "steps from one placement to the next", 1, 1e9},
       {"shadows", static_cast<double>(defaults.shadows),
        "slots per device for copies that last one step; each takes the memory of one expert", 0,
@@ -94,16 +91,11 @@ PassDef placement_pass(const PlacementPolicy& policy) {
        "time of one plan of a layer in us, as measured or published; charged in simulations where "
        "the placement is made; an execution takes the time that it takes",
        0, 1e9},
-      {"split",
-       false,
-       "copies are sent in two transfers: as many as the compute between MoE layers hides, and the "
-       "rest (Pro-Prophet's sub-operators)",
-       0,
-       0,
-       {},
-       {},
-       false,
-       Reads::kRates},
+      {.name = "split",
+       .default_value = false,
+       .doc = "copies are sent in two transfers: as many as the compute between MoE layers hides, "
+              "and the rest (Pro-Prophet's sub-operators)",
+       .reads = Reads::kRates},
   };
   pass.options.insert(pass.options.end(), policy.options.begin(), policy.options.end());
   pass.transform = place_by_policy;
@@ -138,22 +130,14 @@ const std::vector<PassDef>& other_passes() {
              "whether a layer is placed again when its counts differ from the estimate"},
             {"normalise", false,
              "whether the estimated numbers of devices are scaled to the existing devices"},
-            {"compare",
-             std::string("list"),
-             "how the most popular experts, estimated and chosen, are compared: as lists or as "
-             "sets",
-             0,
-             0,
-             {"list", "set"}},
+            choice_option("compare", "list", {"list", "set"},
+                          "how the most popular experts, estimated and chosen, are compared: as "
+                          "lists or as sets"),
             {"shorter", false,
              "true: layers from the second on are estimated, the early ones by shorter paths"},
-            {"share",
-             std::string("even"),
-             "how an expert's tokens are shared among its replicas: evenly (paper), or in "
-             "proportion to the shares that the placement planned",
-             0,
-             0,
-             {"even", "weighted"}},
+            choice_option("share", "even", {"even", "weighted"},
+                          "how an expert's tokens are shared among its replicas: evenly (paper), "
+                          "or in proportion to the shares that the placement planned"),
             integer_option("seed", 0, 0, 9007199254740992,
                            "seed of the random devices of experts without estimated tokens")},
        .transform = lina_inference,
@@ -164,13 +148,11 @@ const std::vector<PassDef>& other_passes() {
       {.name = "irregular_a2a",
        .kind = StageKind::kForward,
        .doc = "all-to-alls carry real rows only, after an exchange of counts (Lancet)",
-       .options = {},
        .transform = irregular_a2a,
        .gives = {Fact::kCounts}},
       {.name = "used_rows",
        .kind = StageKind::kForward,
        .doc = "experts compute only the rows that hold a token",
-       .options = {},
        .transform = used_rows,
        .gives = {Fact::kCounts}},
       {.name = "capacity_pipeline",
@@ -196,16 +178,12 @@ const std::vector<PassDef>& other_passes() {
             {"max_degree", 64.0, "the most parts; the capacity of a layer is a further limit", 1,
              65536},
             {"degrees", std::string(), "the allowed degrees, such as '1,2,4,8'; empty: all"},
-            {"objective",
-             std::string("forward"),
-             "the time to minimize: that of the forward (paper) or of the step, with the backward",
-             0,
-             0,
-             {"forward", "step"}},
-            {"method", std::string("exact"),
-             "how the degree is found: exact, brute, or Algorithm 1: paper (as printed), "
-             "paper_fixed",
-             0, 0, degree_methods()}},
+            choice_option("objective", "forward", {"forward", "step"},
+                          "the time to minimize: that of the forward (paper) or of the step, with "
+                          "the backward"),
+            choice_option("method", "exact", degree_methods(),
+                          "how the degree is found: exact, brute, or Algorithm 1: paper (as "
+                          "printed), paper_fixed")},
        .transform = pipemoe,
        .reads = Reads::kTimes,
        .needs = {Fact::kCounts, Fact::kRounds},
@@ -225,14 +203,12 @@ const std::vector<PassDef>& other_passes() {
        .kind = StageKind::kForward,
        .doc = "all-to-alls in rounds between groups of workers, experts round by round (FasterMoE)",
        .options =
-           {{"groups",
-             0.0,
-             "number of groups and of rounds; 0: the number of nodes, or of ranks on one node "
-             "(FastMoE's default: ranks / 4)",
-             0,
-             65536,
-             {},
-             1}},
+           {{.name = "groups",
+             .default_value = 0.0,
+             .doc = "number of groups and of rounds; 0: the number of nodes, or of ranks on one "
+                    "node (FastMoE's default: ranks / 4)",
+             .hi = 65536,
+             .off = 1}},
        .transform = fastermoe_pipeline,
        .needs = {Fact::kCounts},
        .gives = {Fact::kRounds},
@@ -242,7 +218,6 @@ const std::vector<PassDef>& other_passes() {
       {.name = "hierarchical_a2a",
        .kind = StageKind::kForward,
        .doc = "all-to-alls in two steps, inside nodes and between them (Tutel, DeepSpeed-MoE)",
-       .options = {},
        .transform = hierarchical_a2a,
        .needs = {Fact::kCounts, Fact::kRounds, Fact::kParts},
        .gives = {Fact::kSteps},
@@ -252,7 +227,6 @@ const std::vector<PassDef>& other_passes() {
        .kind = StageKind::kForward,
        .doc = "gated experts multiply their activation by the routing weights, which are sent "
               "beside the rows, so that rows that come back are not kept (Megatron-LM)",
-       .options = {},
        .transform = weights_at_experts,
        .needs = {Fact::kCounts, Fact::kRounds, Fact::kParts, Fact::kSteps}},
       // Last of all on the forward graph, whose exchanges it finds as they will be; the backward
@@ -288,30 +262,26 @@ const std::vector<PassDef>& other_passes() {
       {.name = "join_row_parts",
        .kind = StageKind::kBackward,
        .doc = "puts parts of rows in use that are cut into one storage",
-       .transform = [](Graph graph,
-                       const PassContext&) { return join_row_parts(std::move(graph)); },
+       .transform = join_row_parts,
        .runs = always},
       {.name = "placement_updates",
        .kind = StageKind::kBackward,
        .doc = "moves experts between steps, where a placement is for the next step",
-       .transform = [](Graph graph,
-                       const PassContext&) { return add_placement_updates(std::move(graph)); },
+       .transform = add_placement_updates,
        .runs = trains},
       // kStep. zero first, so that the others see the sums and updates that there will be.
       {.name = "zero",
        .kind = StageKind::kStep,
        .doc = "shards the optimizer's states over the ranks that hold the same parameters (ZeRO, "
               "arXiv 1910.02054)",
-       .options = {{"stage",
-                    1.0,
-                    "1: a reduce-scatter and an all-gather take the place of each all-reduce of "
-                    "gradients, and each rank updates a slice; 0: every rank holds the states of "
-                    "all its parameters",
-                    0,
-                    1,
-                    {},
-                    0,
-                    true}},
+       .options = {{.name = "stage",
+                    .default_value = 1.0,
+                    .doc = "1: a reduce-scatter and an all-gather take the place of each "
+                           "all-reduce of gradients, and each rank updates a slice; 0: every rank "
+                           "holds the states of all its parameters",
+                    .hi = 1,
+                    .off = 0,
+                    .is_integer = true}},
        .transform = zero,
        .rehearsed = true,
        .states_note = "sharded where zero = 1"},
@@ -335,26 +305,18 @@ const std::vector<PassDef>& other_passes() {
             {"max_range", 1.0,
              "iota: the longest range, in units of the time between two MoE layers, plus a group",
              0, 4},
-            {"parts",
-             0.0,
-             "parts of every range; 0: the fastest number, 1: no cut",
-             0,
-             64,
-             {},
-             1,
-             false,
-             Reads::kNothing,
-             {"max_parts"}},
-            {"before",
-             -1.0,
-             "number of ops before dispatch in a layer's range; -1: the fastest",
-             -1,
-             1e6,
-             {},
-             {},
-             false,
-             Reads::kNothing,
-             {"groups", "max_range"}},
+            {.name = "parts",
+             .default_value = 0.0,
+             .doc = "parts of every range; 0: the fastest number, 1: no cut",
+             .hi = 64,
+             .off = 1,
+             .replaces = {"max_parts"}},
+            {.name = "before",
+             .default_value = -1.0,
+             .doc = "number of ops before dispatch in a layer's range; -1: the fastest",
+             .lo = -1,
+             .hi = 1e6,
+             .replaces = {"groups", "max_range"}},
             {"after", -1.0,
              "number of ops after combine in a layer's range, up to the loss; -1: the fastest", -1,
              1e6}},
@@ -364,26 +326,20 @@ const std::vector<PassDef>& other_passes() {
       {.name = "number_packed_rows",
        .kind = StageKind::kStep,
        .doc = "gives the slots of packed rows their numbers",
-       .transform = [](Graph graph, const PassContext&) { return number_packed_rows(graph); },
+       .transform = number_packed_rows,
        .gives = {Fact::kSlots},
        .runs = always},
       {.name = "recompute",
        .kind = StageKind::kStep,
        .doc = "activations are made again in the backward instead of kept (Chen et al. 2016)",
-       .options =
-           {{"what",
-             std::string("blocks"),
-             "which: those of each transformer block, of which only the input stays "
-             "(blocks), or what norms, activation functions (activations) and attention give, "
-             "and all between router and residual (experts)",
-             0,
-             0,
-             {"blocks", "norms", "activations", "attention", "experts", "norms+activations",
-              "norms+experts"}}},
-       .transform =
-           [](Graph graph, const PassContext& context) {
-             return recompute_blocks(graph, std::get<std::string>(context.options.at("what")));
-           },
+       .options = {choice_option(
+           "what", "blocks",
+           {"blocks", "norms", "activations", "attention", "experts", "norms+activations",
+            "norms+experts"},
+           "which: those of each transformer block, of which only the input stays "
+           "(blocks), or what norms, activation functions (activations) and "
+           "attention give, and all between router and residual (experts)")},
+       .transform = recompute_blocks,
        .needs = {Fact::kSlots}},
       {.name = "refetch_copies",
        .kind = StageKind::kStep,
@@ -400,17 +356,17 @@ const std::vector<PassDef>& other_passes() {
       {.name = "round_once",
        .kind = StageKind::kDevice,
        .doc = "results in bfloat16 are rounded once",
-       .transform = [](Graph graph, const PassContext&) { return round_once(std::move(graph)); },
+       .transform = round_once,
        .runs = [](const StepSpec& step) { return step.lowering.round_once; }},
       {.name = "pad_logits",
        .kind = StageKind::kDevice,
        .doc = "rows of logits in bfloat16 are padded to a multiple of 64 numbers",
-       .transform = [](Graph graph, const PassContext&) { return pad_logits(std::move(graph)); },
+       .transform = pad_logits,
        .runs = [](const StepSpec& step) { return step.lowering.pad_logits; }},
       {.name = "own_attention",
        .kind = StageKind::kDevice,
        .doc = "attention runs by the project's own kernels",
-       .transform = [](Graph graph, const PassContext&) { return own_attention(std::move(graph)); },
+       .transform = own_attention,
        .runs = [](const StepSpec& step) { return step.lowering.own_attention; }},
       // kSchedule: those that only forbid come first, so that the ones that choose an order choose
       // among what is left.
@@ -426,13 +382,11 @@ const std::vector<PassDef>& other_passes() {
        .kind = StageKind::kSchedule,
        .doc = "all-reduces run only between the backward's pairs of all-to-alls (Lina's baseline "
               "Fixed)",
-       .options = {},
        .schedule = fixed,
        .forbids = true},
       {.name = "serial",
        .kind = StageKind::kSchedule,
        .doc = "one op after another in program order, no overlap (RAF)",
-       .options = {},
        .schedule = serial,
        .forbids = true},
       // dw_schedule before those that restrict the order further. If two of them contradict each
@@ -440,21 +394,14 @@ const std::vector<PassDef>& other_passes() {
       {.name = "dw_schedule",
        .kind = StageKind::kSchedule,
        .doc = "weight gradients run while an all-to-all is on the wire (Lancet, algorithm 1)",
-       .options =
-           {{"overshoot",
-             std::string("allow"),
-             "whether the last dW may take longer than the rest of the all-to-all that it hides "
-             "(paper: allow)",
-             0,
-             0,
-             {"allow", "never"}},
-            {"if_slower",
-             std::string("undo"),
-             "what happens to an assignment that makes the simulated step longer: undo "
-             "(first without overshoot, then no assignment) or keep (paper)",
-             0,
-             0,
-             {"undo", "keep"}}},
+       .options = {choice_option(
+                       "overshoot", "allow", {"allow", "never"},
+                       "whether the last dW may take longer than the rest of the all-to-all "
+                       "that it hides (paper: allow)"),
+                   choice_option(
+                       "if_slower", "undo", {"undo", "keep"},
+                       "what happens to an assignment that makes the simulated step longer: "
+                       "undo (first without overshoot, then no assignment) or keep (paper)")},
        .schedule = dw_schedule,
        .reads = Reads::kTimes},
       // After dw_schedule: gradients of experts return once their dW ends, wherever dw_schedule has
@@ -463,7 +410,6 @@ const std::vector<PassDef>& other_passes() {
        .kind = StageKind::kSchedule,
        .doc = "planners run during all-to-alls, copies of experts and their gradients are sent "
               "during the compute of the neighbouring block (Pro-Prophet)",
-       .options = {},
        .schedule = prophet_schedule},
       {.name = "priority",
        .kind = StageKind::kSchedule,
@@ -477,12 +423,8 @@ const std::vector<PassDef>& other_passes() {
        .doc = "transfers are cut into chunks, between which other transfers may run (Lina's "
               "micro-ops)",
        .options = {{"bytes", 30e6, "the most bytes of a chunk (paper: 30 MB)", 1, 1e12},
-                   {"which",
-                    std::string("all_reduce"),
-                    "the transfers that are cut",
-                    0,
-                    0,
-                    {"all_reduce", "all_to_all", "both"}}},
+                   choice_option("which", "all_reduce", {"all_reduce", "all_to_all", "both"},
+                                 "the transfers that are cut")},
        .schedule = chunked},
       // kPipeline.
       {.name = "hide_a2a",
@@ -491,17 +433,12 @@ const std::vector<PassDef>& other_passes() {
            "where the forward of a micro-batch runs beside the backward of another, each computes "
            "while the other's rows travel (Megatron-LM, DeepSeek-V3)",
        .options =
-           {{"search",
-             true,
-             "whether a search looks for an order that, by the times of ops alone, is "
-             "shorter than that of Megatron-LM's combined_1f1b and DualPipe, in which the "
-             "two take turns between exchanges, the backward first",
-             0,
-             0,
-             {},
-             {},
-             false,
-             Reads::kTimes},
+           {{.name = "search",
+             .default_value = true,
+             .doc = "whether a search looks for an order that, by the times of ops alone, is "
+                    "shorter than that of Megatron-LM's combined_1f1b and DualPipe, in which the "
+                    "two take turns between exchanges, the backward first",
+             .reads = Reads::kTimes},
             {"delay_dw", true,
              "whether weight gradients may run later in their turn than where they are made"}},
        .schedule = hide_a2a,

@@ -76,11 +76,9 @@ Graph zero(Graph graph, const PassContext& context) {
   const int64_t experts =
       context.model.experts / context.model.grid(graph.num_ranks).size(Axis::kEp);
   std::vector<OpId> gathers;
-  size_t last = 0;  // of the updates
-  for (size_t i = 0; i < given; ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id)) continue;
-    if (is_update(graph, id)) last = i;
+  OpId last;  // of the updates
+  for (const OpId id : graph.op_ids(0, given)) {
+    if (is_update(graph, id)) last = id;
     const std::vector<OpId> updates = updates_behind(graph, id, readers, experts);
     if (updates.empty()) continue;
     const Group group = graph.op(id).rows.group;
@@ -99,10 +97,9 @@ Graph zero(Graph graph, const PassContext& context) {
     return graph;
   }
   std::vector<OpId> order;
-  for (size_t i = 0; i < given; ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (!graph.removed(id)) order.push_back(id);
-    if (i == last) order.insert(order.end(), gathers.begin(), gathers.end());
+  for (const OpId id : graph.op_ids(0, given)) {
+    order.push_back(id);
+    if (id == last) order.insert(order.end(), gathers.begin(), gathers.end());
   }
   return with_order(graph, order);
 }

@@ -209,8 +209,7 @@ void Placement::remove(int64_t expert, int64_t device) {
   if (owner(expert) == device) {
     throw user_error(
         "placement: device {} owns expert {}, so the expert cannot be removed there; first move "
-        "the "
-        "owner to another device",
+        "the owner to another device",
         device, expert);
   }
   const int64_t slot = slot_of(expert, device);

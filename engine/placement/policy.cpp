@@ -1,7 +1,5 @@
 #include "engine/placement/policy.h"
 
-#include <cmath>
-
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
 #include "engine/placement/performance_model.h"

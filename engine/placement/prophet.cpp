@@ -24,16 +24,82 @@ class ProphetSearch {
 
   const DeviceLoads& now() const { return now_; }
   /// Returns the heaviest untried expert of the heaviest device; -1 when there is none.
-  int64_t next_expert();
+  int64_t next_expert() {
+    const auto heaviest = std::max_element(now_.computed.begin(), now_.computed.end());
+    const auto device = static_cast<size_t>(heaviest - now_.computed.begin());
+    if (cursor_[device] == end_[device]) return -1;
+    return order_[cursor_[device]++];
+  }
+
   /// Returns the devices other than the owner that shall get a copy.
-  std::vector<int64_t> devices_for(int64_t expert);
+  std::vector<int64_t> devices_for(int64_t expert) {
+    std::vector<int64_t> devices;
+    for (int64_t d = 0; d < loads_.sources; ++d) {
+      column_[index(d)] = loads_.at(d, expert);
+      if (d == owners_[index(expert)]) continue;
+      if (options_.n != ProphetOptions::kAuto || column_[index(d)] > 0) devices.push_back(d);
+    }
+    if (options_.n <= 0) return devices;
+    // Removes the n devices with the fewest inputs (BottomK) and restores the order of the others.
+    const auto rest = devices.begin() + options_.n;
+    std::nth_element(devices.begin(), rest - 1, devices.end(), [&](int64_t a, int64_t b) {
+      return std::pair(column_[index(a)], a) < std::pair(column_[index(b)], b);
+    });
+    devices.erase(devices.begin(), rest);
+    std::sort(devices.begin(), devices.end());
+    return devices;
+  }
+
   /// Accounts for the inputs that stay on their device because of these copies; returns how many.
   /// Requires: selected.expert is the argument of the last devices_for().
-  int64_t copy(const Selected& selected);
+  int64_t copy(const Selected& selected) {
+    const int64_t owner = owners_[index(selected.expert)];
+    int64_t moved = 0;
+    for (const int64_t device : selected.devices) {
+      const int64_t inputs = column_[index(device)];
+      now_.computed[index(device)] += inputs;
+      moved += inputs;
+    }
+    now_.computed[index(owner)] -= moved;
+    now_.received[index(owner)] -= moved;
+    return moved;
+  }
 
  private:
-  void count_inputs();
-  void sort_experts();
+  void count_inputs() {
+    now_.computed.assign(index(loads_.sources), 0);
+    now_.received = now_.computed;
+    of_expert_.assign(index(loads_.experts), 0);
+    const int64_t* row = loads_.rows.data();
+    for (int64_t source = 0; source < loads_.sources; ++source, row += loads_.experts) {
+      for (int64_t e = 0; e < loads_.experts; ++e) {
+        of_expert_[index(e)] += row[e];
+        if (owners_[index(e)] != source) now_.received[index(owners_[index(e)])] += row[e];
+      }
+    }
+    for (int64_t e = 0; e < loads_.experts; ++e) {
+      now_.computed[index(owners_[index(e)])] += of_expert_[index(e)];
+    }
+  }
+
+  void sort_experts() {
+    order_.resize(index(loads_.experts));
+    std::iota(order_.begin(), order_.end(), 0);
+    std::sort(order_.begin(), order_.end(), [&](int64_t a, int64_t b) {
+      if (owners_[index(a)] != owners_[index(b)]) return owners_[index(a)] < owners_[index(b)];
+      if (of_expert_[index(a)] != of_expert_[index(b)])
+        return of_expert_[index(a)] > of_expert_[index(b)];
+      return a < b;
+    });
+    cursor_.assign(index(loads_.sources), 0);
+    end_.assign(index(loads_.sources), 0);
+    size_t i = 0;
+    for (int64_t device = 0; device < loads_.sources; ++device) {
+      cursor_[index(device)] = i;
+      while (i < order_.size() && owners_[index(order_[i])] == device) ++i;
+      end_[index(device)] = i;
+    }
+  }
 
   const ExpertCounts& loads_;
   std::span<const int64_t> owners_;
@@ -44,79 +110,6 @@ class ProphetSearch {
   std::vector<size_t> cursor_, end_;  // positions in order_: [devices]
   std::vector<int64_t> column_;       // inputs from each device for the expert of devices_for()
 };
-
-void ProphetSearch::count_inputs() {
-  now_.computed.assign(index(loads_.sources), 0);
-  now_.received = now_.computed;
-  of_expert_.assign(index(loads_.experts), 0);
-  const int64_t* row = loads_.rows.data();
-  for (int64_t source = 0; source < loads_.sources; ++source, row += loads_.experts) {
-    for (int64_t e = 0; e < loads_.experts; ++e) {
-      of_expert_[index(e)] += row[e];
-      if (owners_[index(e)] != source) now_.received[index(owners_[index(e)])] += row[e];
-    }
-  }
-  for (int64_t e = 0; e < loads_.experts; ++e) {
-    now_.computed[index(owners_[index(e)])] += of_expert_[index(e)];
-  }
-}
-
-void ProphetSearch::sort_experts() {
-  order_.resize(index(loads_.experts));
-  std::iota(order_.begin(), order_.end(), 0);
-  std::sort(order_.begin(), order_.end(), [&](int64_t a, int64_t b) {
-    if (owners_[index(a)] != owners_[index(b)]) return owners_[index(a)] < owners_[index(b)];
-    if (of_expert_[index(a)] != of_expert_[index(b)])
-      return of_expert_[index(a)] > of_expert_[index(b)];
-    return a < b;
-  });
-  cursor_.assign(index(loads_.sources), 0);
-  end_.assign(index(loads_.sources), 0);
-  size_t i = 0;
-  for (int64_t device = 0; device < loads_.sources; ++device) {
-    cursor_[index(device)] = i;
-    while (i < order_.size() && owners_[index(order_[i])] == device) ++i;
-    end_[index(device)] = i;
-  }
-}
-
-int64_t ProphetSearch::next_expert() {
-  const auto heaviest = std::max_element(now_.computed.begin(), now_.computed.end());
-  const auto device = static_cast<size_t>(heaviest - now_.computed.begin());
-  if (cursor_[device] == end_[device]) return -1;
-  return order_[cursor_[device]++];
-}
-
-std::vector<int64_t> ProphetSearch::devices_for(int64_t expert) {
-  std::vector<int64_t> devices;
-  for (int64_t d = 0; d < loads_.sources; ++d) {
-    column_[index(d)] = loads_.at(d, expert);
-    if (d == owners_[index(expert)]) continue;
-    if (options_.n != ProphetOptions::kAuto || column_[index(d)] > 0) devices.push_back(d);
-  }
-  if (options_.n <= 0) return devices;
-  // Removes the n devices with the fewest inputs (BottomK) and restores the order of the others.
-  const auto rest = devices.begin() + options_.n;
-  std::nth_element(devices.begin(), rest - 1, devices.end(), [&](int64_t a, int64_t b) {
-    return std::pair(column_[index(a)], a) < std::pair(column_[index(b)], b);
-  });
-  devices.erase(devices.begin(), rest);
-  std::sort(devices.begin(), devices.end());
-  return devices;
-}
-
-int64_t ProphetSearch::copy(const Selected& selected) {
-  const int64_t owner = owners_[index(selected.expert)];
-  int64_t moved = 0;
-  for (const int64_t device : selected.devices) {
-    const int64_t inputs = column_[index(device)];
-    now_.computed[index(device)] += inputs;
-    moved += inputs;
-  }
-  now_.computed[index(owner)] -= moved;
-  now_.received[index(owner)] -= moved;
-  return moved;
-}
 
 void check_input(const ExpertCounts& loads, std::span<const int64_t> owners,
                  const ProphetOptions& options) {

@@ -69,8 +69,8 @@ void share(const Placement& placement, int64_t expert, const Holders& holders, i
   for (size_t i = 0; i < n; ++i) sum += weight_of(i);
   MOE_CHECK(
       sum > 0,
-      "placement: the weights of all holders of expert {} for source rank {} are 0; their sum "
-      "must be positive",
+      "placement: the weights of all holders of expert {} for source rank {} are 0; their sum must "
+      "be positive",
       expert, source);
   for (size_t j = 0; j < n; ++j) {
     const size_t i = (first + j) % n;

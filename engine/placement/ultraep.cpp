@@ -164,8 +164,8 @@ PlacementPolicy ultraep_policy() {
       "than a threshold near the mean",
       place_ultraep,
       {number_option("slack", 0.01, 0, 1,
-                     "the first threshold of a device's tokens that is tried is so much above "
-                     "the mean, as a fraction of it"),
+                     "the first threshold of a device's tokens that is tried is so much above the "
+                     "mean, as a fraction of it"),
        integer_option("min_tokens", 1, 1, 1e12, "fewest tokens that a copy may get"),
        integer_option("best_fit", 1, 0, 1,
                       "1: tokens go to the device with the least room that suffices; 0: to that "

@@ -111,8 +111,7 @@ class Calibrator {
     const Graph& graph =
         graphs_.emplace_back(gpt2_step(hidden, options_.dtype, options_.num_ranks));
     std::set<std::string> seen;
-    for (size_t i = 0; i < graph.num_ops(); ++i) {
-      const OpId op(static_cast<int64_t>(i));
+    for (const OpId op : graph.op_ids()) {
       const OpDef& def = graph.def(op);
       const bool gemm = def.bound == Bound::kFlops;
       if (def.bound == Bound::kNone) continue;

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "engine/profile/profiler.h"
 #include "kernels/device.h"

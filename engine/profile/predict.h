@@ -12,7 +12,6 @@
 #include "engine/cost/cost_model.h"
 #include "engine/plan.h"
 #include "engine/profile/rehearsal.h"
-#include "engine/profile/timed_policies.h"
 
 namespace moe {
 

@@ -9,8 +9,6 @@
 #include <fstream>
 #include <functional>
 #include <limits>
-#include <optional>
-#include <thread>
 
 #include "engine/base/cores.h"
 #include "engine/base/stop.h"

@@ -43,8 +43,7 @@ bool shares_cores(const Plan& plan, const RehearsalOptions& options) {
 /// Returns the step groups (step_group()) of the collectives, or of the other ops.
 std::set<std::string> groups_of(const Graph& graph, bool collectives) {
   std::set<std::string> groups;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
+  for (const OpId op : graph.op_ids()) {
     const bool collective = graph.def(op).collective != Collective::kNone;
     if (collective == collectives && !is_view(graph, graph.op(op))) {
       groups.insert(step_group(graph, op));
@@ -56,8 +55,8 @@ std::set<std::string> groups_of(const Graph& graph, bool collectives) {
 /// Returns the plan with a learning rate of 0, so that training cannot diverge.
 Plan standing_still(const Plan& plan) {
   Plan still = plan;
-  for (size_t i = 0; i < still.graph.num_ops(); ++i) {
-    Attrs& attrs = still.graph.op(OpId(static_cast<int64_t>(i))).attrs;
+  for (const OpId id : still.graph.op_ids()) {
+    Attrs& attrs = still.graph.op(id).attrs;
     if (attrs.contains("lr")) attrs["lr"] = 0.0;
   }
   for (auto& program : still.programs) {
@@ -159,8 +158,7 @@ bool faster_in_step(const InStep& result, const std::string& group) {
 void time_disturbed_again(const Graph& graph, const InStep& result,
                           const RehearsalOptions& options) {
   std::set<std::string> done;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
+  for (const OpId op : graph.op_ids()) {
     if (!faster_in_step(result, step_group(graph, op))) continue;
     if (is_view(graph, graph.op(op)) || !done.insert(op_signature(graph, op)).second) continue;
     options.time_again(graph, op);
@@ -276,8 +274,8 @@ InStep in_step(const Plan& plan, const StepSamples& samples) {
   const auto samples_of = [&](const std::string& group) -> const std::vector<Nanoseconds>& {
     const auto known = samples.find(group);
     MOE_CHECK(known != samples.end(),
-              "rehearsal: there are no samples of the group '{}' of ops; the plan's groups "
-              "must all have some",
+              "rehearsal: there are no samples of the group '{}' of ops; the plan's groups must "
+              "all have some",
               group);
     return known->second;
   };
@@ -285,8 +283,7 @@ InStep in_step(const Plan& plan, const StepSamples& samples) {
   std::map<std::string, Nanoseconds> alone, count;
   std::map<std::string, double> bytes;
   std::set<std::string> collectives;
-  for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
+  for (const OpId op : plan.graph.op_ids()) {
     if (is_view(plan.graph, plan.graph.op(op))) continue;
     const std::string group = step_group(plan.graph, op);
     alone[group] += plan.spec.cost->op_ns(plan.graph, op);

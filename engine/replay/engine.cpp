@@ -65,8 +65,7 @@ Bytes part_of(Bytes bytes, int64_t parts, int64_t n) {
 }
 
 bool all_alike(const ReplayInput& input) {
-  for (size_t i = 0; i < input.graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
+  for (const OpId op : input.graph.op_ids()) {
     if (input.graph.def(op).collective == Collective::kNone) continue;
     const std::optional<NetworkOp> transfer = input.transfer(op, 0, 1);
     if (transfer && !is_alike(*transfer, *input.network)) return false;

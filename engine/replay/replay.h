@@ -7,7 +7,6 @@
 // input gives equal output. Durations come from cost/, shared links from network/.
 #pragma once
 
-#include <algorithm>
 #include <functional>
 #include <optional>
 

@@ -1,5 +1,4 @@
 // What is computed from a routing: weights, checksum, drops.
-#include "engine/base/errors.h"
 #include "engine/routing/gate.h"
 
 namespace moe {

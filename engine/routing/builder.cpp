@@ -11,6 +11,52 @@ UserError no_token(int64_t t, int64_t tokens) {
   return user_error("gate: there is no token {}; tokens count from 1 to {}", t + 1, tokens);
 }
 
+/// Routing maps that own their arrays.
+struct Routed {
+  Routed(const GateInput& in, int64_t columns)
+      : expert(size(in.tokens * columns)),
+        choice_slot(size(in.tokens * columns)),
+        slot_choice(size(in.experts * in.capacity)),
+        counts(size(in.experts)),
+        maps{in.tokens,          in.experts,         columns,      in.capacity, expert.data(),
+             choice_slot.data(), slot_choice.data(), counts.data()} {}
+  static size_t size(int64_t n) { return static_cast<size_t>(n); }
+
+  std::vector<int32_t> expert, choice_slot, slot_choice, counts;
+  RoutingMaps maps;
+};
+
+using Route = std::function<void(const GateInput&, RoutingBuilder&)>;
+
+/// Routes tokens [0, cut), then the rest with the slots used so far. Throws UserError if a token
+/// gets other experts than in `whole`, or a choice is dropped in only one of the two.
+void check_parts(const Route& route, const GateInput& input, const Routed& whole, int64_t cut) {
+  std::vector<int32_t> used;
+  for (const int64_t first : {int64_t{0}, cut}) {
+    GateInput in = input;
+    in.tokens = first == 0 ? cut : input.tokens - cut;
+    in.scores += first * input.experts;
+    in.ids += first;
+    in.first_token += first;
+    const int64_t columns = whole.maps.columns;
+    Routed part(in, columns);
+    RoutingBuilder builder(part.maps, used);
+    route(in, builder);
+    for (int64_t i = 0; i < in.tokens * columns; ++i) {
+      const int64_t at = first * columns + i;
+      if (part.maps.expert[i] == whole.maps.expert[at] &&
+          (part.maps.choice_slot[i] < 0) == (whole.maps.choice_slot[at] < 0)) {
+        continue;
+      }
+      throw user_error(
+          "scope = 'token' is declared, but token {} of {} is routed differently when the batch is "
+          "routed in two parts; declare scope = 'batch' for a gate that needs the whole batch",
+          at / columns + 1, input.tokens);
+    }
+    used = part.counts;
+  }
+}
+
 }  // namespace
 
 RoutingBuilder::RoutingBuilder(const RoutingMaps& maps, std::span<const int32_t> used_before)
@@ -33,8 +79,7 @@ RoutingBuilder::RoutingBuilder(const RoutingMaps& maps, std::span<const int32_t>
   for (size_t e = 0; e < used_before.size(); ++e) {
     MOE_CHECK(
         used_before[e] >= 0 && used_before[e] <= maps.capacity,
-        "RoutingBuilder: used_before of expert {} is {}, but must be between 0 and capacity = "
-        "{}",
+        "RoutingBuilder: used_before of expert {} is {}, but must be between 0 and capacity = {}",
         e, used_before[e], maps.capacity);
     maps_.counts[e] = used_before[e];
   }
@@ -136,60 +181,6 @@ void RoutingBuilder::order_by_token() {
     }
   }
 }
-
-namespace {
-
-/// Routing maps that own their arrays.
-struct Routed {
-  Routed(const GateInput& in, int64_t columns)
-      : expert(size(in.tokens * columns)),
-        choice_slot(size(in.tokens * columns)),
-        slot_choice(size(in.experts * in.capacity)),
-        counts(size(in.experts)),
-        maps{in.tokens,          in.experts,         columns,      in.capacity, expert.data(),
-             choice_slot.data(), slot_choice.data(), counts.data()} {}
-  static size_t size(int64_t n) { return static_cast<size_t>(n); }
-
-  std::vector<int32_t> expert, choice_slot, slot_choice, counts;
-  RoutingMaps maps;
-};
-
-}  // namespace
-
-namespace {
-
-using Route = std::function<void(const GateInput&, RoutingBuilder&)>;
-
-/// Routes tokens [0, cut), then the rest with the slots used so far. Throws UserError if a token
-/// gets other experts than in `whole`, or a choice is dropped in only one of the two.
-void check_parts(const Route& route, const GateInput& input, const Routed& whole, int64_t cut) {
-  std::vector<int32_t> used;
-  for (const int64_t first : {int64_t{0}, cut}) {
-    GateInput in = input;
-    in.tokens = first == 0 ? cut : input.tokens - cut;
-    in.scores += first * input.experts;
-    in.ids += first;
-    in.first_token += first;
-    const int64_t columns = whole.maps.columns;
-    Routed part(in, columns);
-    RoutingBuilder builder(part.maps, used);
-    route(in, builder);
-    for (int64_t i = 0; i < in.tokens * columns; ++i) {
-      const int64_t at = first * columns + i;
-      if (part.maps.expert[i] == whole.maps.expert[at] &&
-          (part.maps.choice_slot[i] < 0) == (whole.maps.choice_slot[at] < 0)) {
-        continue;
-      }
-      throw user_error(
-          "scope = 'token' is declared, but token {} of {} is routed differently when the batch is "
-          "routed in two parts; declare scope = 'batch' for a gate that needs the whole batch",
-          at / columns + 1, input.tokens);
-    }
-    used = part.counts;
-  }
-}
-
-}  // namespace
 
 void check_token_scope(const Route& route, const GateInput& input, int64_t columns) {
   const int64_t binding = std::max<int64_t>(1, input.tokens * input.k / input.experts / 2);

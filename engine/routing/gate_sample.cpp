@@ -188,8 +188,8 @@ class GatedRouting {
   ExpertCounts counts(const RoutingQuery& query, ExpertCounts Sample::*which) {
     MOE_CHECK(
         query.ranks == use_.ranks && query.tokens == use_.tokens && query.experts == use_.experts,
-        "the routing of gate {} is for {} ranks of {} tokens and {} experts, not for {} of {} "
-        "and {}",
+        "the routing of gate {} is for {} ranks of {} tokens and {} experts, not for {} of {} and "
+        "{}",
         use_.gate.name, use_.ranks, use_.tokens, use_.experts, query.ranks, query.tokens,
         query.experts);
     const std::pair at(query.step, query.layer);
@@ -228,8 +228,8 @@ class GatedRouting {
   Sample run(const RoutingQuery& query) const {
     if (use_.columns > kMostColumns) {
       throw user_error(
-          "gate {}: {} choices per token are too many for a simulation by scores; at "
-          "most {} are allowed",
+          "gate {}: {} choices per token are too many for a simulation by scores; at most {} are "
+          "allowed",
           use_.gate.name, use_.columns, kMostColumns);
     }
     bool reads_source = false;

@@ -2,17 +2,99 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <numbers>
 #include <numeric>
+#include <span>
+#include <vector>
 
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
-#include "engine/routing/skew.h"
+#include "engine/routing/routing_model.h"
 #include "engine/routing/token_classes.h"
 #include "engine/routing/token_imbalance.h"
 
 namespace moe {
 namespace {
+
+constexpr double kMostExponent = 20;
+
+/// Returns the number of ranks of a group with experts: all, or one per expert if there are fewer
+/// experts.
+int64_t num_holders(const RoutingQuery& query) {
+  return std::min(query.group(), query.experts);
+}
+
+/// Returns the experts of the rank at this place in its group, ascending: expert e is on rank e * D
+/// / experts, D = num_holders().
+std::vector<int32_t> experts_on(const RoutingQuery& query, int64_t rank) {
+  const int64_t n = num_holders(query);
+  const auto first = [&](int64_t r) { return (r * query.experts + n - 1) / n; };
+  std::vector<int32_t> experts(static_cast<size_t>(first(rank + 1) - first(rank)));
+  std::iota(experts.begin(), experts.end(), static_cast<int32_t>(first(rank)));
+  return experts;
+}
+
+/// Returns how often a token chooses each class, on average: of k choices without taking a class
+/// twice, as exponential clocks give them, 1 - exp(-x share) with x so that they add up to k. The
+/// shares add up to 1.
+std::vector<double> chosen(std::vector<double> share, int64_t k) {
+  if (k == 1) return share;
+  const auto wanted = static_cast<double>(k);
+  std::vector<double> often(share.size());
+  double x = wanted;
+  for (int i = 0; i < 1000; ++i) {  // Newton's steps, all from below since the sum is concave in x
+    double sum = 0, slope = 0;
+    for (size_t c = 0; c < share.size(); ++c) {
+      const double left = std::exp(-x * share[c]);
+      often[c] = 1 - left;
+      sum += often[c];
+      slope += share[c] * left;
+    }
+    if (wanted - sum < 1e-9 * wanted) break;
+    x += (wanted - sum) / slope;
+  }
+  return often;
+}
+
+/// Returns the expected choices of the rank with most, divided by the mean.
+double max_over_mean(const RoutingQuery& q, std::span<const int32_t> expert_of, double s) {
+  std::vector<double> share(expert_of.size()), of_expert(expert_of.size());
+  for (size_t c = 0; c < share.size(); ++c) share[c] = std::pow(static_cast<double>(c + 1), -s);
+  const double all = std::accumulate(share.begin(), share.end(), 0.0);
+  for (double& one : share) one /= all;
+  share = chosen(std::move(share), q.k);
+  for (size_t c = 0; c < share.size(); ++c) of_expert[static_cast<size_t>(expert_of[c])] = share[c];
+  double most = 0;
+  for (int64_t rank = 0; rank < num_holders(q); ++rank) {
+    double sum = 0;
+    for (const int32_t e : experts_on(q, rank)) sum += of_expert[static_cast<size_t>(e)];
+    most = std::max(most, sum);
+  }
+  return most * static_cast<double>(q.group()) / static_cast<double>(q.k);
+}
+
+/// Returns the exponent s, by bisection, with which the rank with the most choices is expected to
+/// get `wanted` times the mean of the ranks of its group, if a token chooses expert_of[c], c = 0,
+/// 1, ..., in proportion to (c + 1)^-s, k times without choosing one twice (whose mean is
+/// approximated within about a percent). Throws UserError for a value that no exponent up to 20
+/// reaches.
+double zipf_exponent(const RoutingQuery& query, std::span<const int32_t> expert_of, double wanted) {
+  double lo = 0, hi = kMostExponent;
+  const double most = max_over_mean(query, expert_of, hi),
+               least = max_over_mean(query, expert_of, 0);
+  if (wanted < least - 1e-9 || wanted > most) {
+    throw user_error(
+        "workload zipf: max_over_mean = {} is not reached with {} experts on {} ranks of a group "
+        "and k = {}; allowed: {:.4g} to {:.4g}",
+        wanted, query.experts, query.group(), query.k, least, most);
+  }
+  while (hi - lo > 1e-7) {
+    const double s = (lo + hi) / 2;
+    (max_over_mean(query, expert_of, s) < wanted ? lo : hi) = s;
+  }
+  return hi;
+}
 
 /// One query for one rank, under one setting of a workload.
 struct SeededQuery {
@@ -221,8 +303,8 @@ std::vector<WorkloadDef> make_rows() {
   const OptionSpec sigma = number_option("sigma", 1, 0, 10, "standard deviation of log popularity");
   OptionSpec max_over_mean = number_option(
       "max_over_mean", 0, 0, 1e6,
-      "expected choices of the rank with most, divided by the mean of the ranks of its "
-      "group (ep), for which the exponent is found; 0: it is s");
+      "expected choices of the rank with most, divided by the mean of the ranks of its group (ep), "
+      "for which the exponent is found; 0: it is s");
   max_over_mean.replaces = {"s"};
   return {
       {"balanced",

@@ -90,8 +90,8 @@ Gate scored_gate(Gate gate, std::shared_ptr<const RoutingModel> routing, int64_t
     const int64_t rank = share % ranks, micro = share / ranks;
     MOE_CHECK(
         micro < micro_batches && first + in.tokens <= tokens_per_rank,
-        "a gate got {} tokens from token {} on, but its scores are for {} ranks of {} tokens; "
-        "the tokens must be of one rank",
+        "a gate got {} tokens from token {} on, but its scores are for {} ranks of {} tokens; the "
+        "tokens must be of one rank",
         in.tokens, in.first_token, ranks, tokens_per_rank);
     const ScoreLaw law = routing->scores({.step = in.step * micro_batches + micro,
                                           .layer = layer_of(in.layer),

@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "engine/base/contains.h"
-#include "engine/base/errors.h"
 #include "engine/base/rng.h"
 
 namespace moe {

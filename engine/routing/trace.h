@@ -1,7 +1,7 @@
 // Recorded routing: the experts that tokens chose, indexed by step, MoE layer, rank and token, as a
 // value, as bytes of the project's own format, and as a routing model that replays it. Numbers in
 // files and in errors about files count from 0. Recording is in
-// exec/results/trace_record.h.
+// exec/run_loop.cpp.
 //
 // The format, little-endian, without gaps:
 //   "MOETRACE"                          8 bytes

@@ -1,7 +1,6 @@
 #include "engine/routing/workload.h"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 
 #include "engine/base/errors.h"

@@ -4,9 +4,7 @@ namespace moe {
 
 TensorUses::TensorUses(const Graph& graph)
     : producer(graph.producers()), readers(graph.tensors().size()) {
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
-    if (graph.removed(op)) continue;
+  for (const OpId op : graph.op_ids()) {
     for (const TensorId t : graph.op(op).inputs) {
       if (!t.valid()) continue;
       std::vector<OpId>& list = readers[t.index()];

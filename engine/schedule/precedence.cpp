@@ -108,8 +108,8 @@ Precedence::Precedence(const Graph& graph, const Schedule& schedule, const LaneO
   for (const OrderEdge& edge : schedule.order_edges) {
     if (!exists(edge.from) || !exists(edge.to)) {
       throw run_error(
-          "illegal schedule: an order edge of stage '{}' ({}) is from op {} to op {}, "
-          "but the graph has ops 0 to {}",
+          "illegal schedule: an order edge of stage '{}' ({}) is from op {} to op {}, but the "
+          "graph has ops 0 to {}",
           edge.stage, edge.why, edge.from.value, edge.to.value, graph.num_ops() - 1);
     }
     connect(deps, edge.from, edge.to);

@@ -34,8 +34,8 @@ void Schedule::set_chunk(const Graph& graph, OpId op, Bytes bytes, std::string s
   }
   if (carries(graph, op, Payload::kActivations)) {
     throw user_error(
-        "op '{}' ({}) cannot be cut into chunks; all-to-alls, sums of gradients and "
-        "their halves can",
+        "op '{}' ({}) cannot be cut into chunks; all-to-alls, sums of gradients and their halves "
+        "can",
         graph.op(op).name, graph.def(op).name);
   }
   if (bytes <= 0 || bytes > message) {
@@ -47,8 +47,7 @@ void Schedule::set_chunk(const Graph& graph, OpId op, Bytes bytes, std::string s
   if (bytes < (message - 1) / kMostChunks + 1) {
     throw user_error(
         "op '{}': chunks of {} bytes would cut its {} bytes into more than {} chunks; give more "
-        "bytes "
-        "per chunk",
+        "bytes per chunk",
         graph.op(op).name, bytes, message, kMostChunks);
   }
   chunk_bytes.resize(lane_of.size());
@@ -56,8 +55,7 @@ void Schedule::set_chunk(const Graph& graph, OpId op, Bytes bytes, std::string s
   if (chunk_bytes[op.index()] != 0) {
     throw user_error(
         "op '{}' is already cut into chunks of {} bytes (stages '{}' and '{}'); a transfer can be "
-        "cut "
-        "once",
+        "cut once",
         graph.op(op).name, chunk_bytes[op.index()], chunk_stage[op.index()], stage);
   }
   chunk_bytes[op.index()] = bytes;
@@ -72,6 +70,49 @@ void refuse_compute(const Lane& lane) {
       "lane '{}' is a {} lane; only comm lanes can pick their next op or share a network "
       "exclusively",
       lane.name, name_of(lane.kind));
+}
+
+/// Returns the chains of HappensBefore: first the lanes that run in order, then chains for the ops
+/// of the other lanes, made by first fit. In a chain each op comes after an op that is over in
+/// every execution when it begins.
+LaneOrders chains_of(const Schedule& schedule, const LaneOrders& orders, const Precedence& edges,
+                     const std::vector<OpId>& serial) {
+  LaneOrders chains = orders;
+  const size_t num_ops = schedule.lane_of.size();
+  std::vector<int32_t> number(num_ops, -1);  // numbers the ops on lanes that pick; -1 for others
+  int32_t count = 0;
+  for (const OpId op : serial) {
+    if (schedule.picks(schedule.lane_of[op.index()])) number[op.index()] = count++;
+  }
+  if (count == 0) return chains;
+  for (size_t l = 0; l < chains.lanes.size(); ++l) {
+    if (schedule.picks(LaneId(static_cast<int64_t>(l)))) chains.lanes[l].clear();
+  }
+  std::vector<std::vector<bool>> over(num_ops);  // per op: numbered ops that are over at its begin
+  std::vector<std::vector<OpId>> picked;
+  for (const OpId op : serial) {
+    std::vector<bool>& mine = over[op.index()];
+    mine.resize(static_cast<size_t>(count));
+    for (const OpId before : edges.deps.preds[op.index()]) {
+      const std::vector<bool>& theirs = over[before.index()];
+      for (size_t i = 0; i < theirs.size(); ++i) {
+        if (theirs[i]) mine[i] = true;
+      }
+      if (number[before.index()] >= 0) mine[static_cast<size_t>(number[before.index()])] = true;
+    }
+    if (number[op.index()] < 0) continue;
+    const auto fits = [&](const std::vector<OpId>& chain) {
+      return mine[static_cast<size_t>(number[chain.back().index()])];
+    };
+    const auto chain = std::find_if(picked.begin(), picked.end(), fits);
+    if (chain != picked.end()) {
+      chain->push_back(op);
+    } else {
+      picked.push_back({op});
+    }
+  }
+  chains.lanes.insert(chains.lanes.end(), picked.begin(), picked.end());
+  return chains;
 }
 
 }  // namespace
@@ -101,8 +142,7 @@ void Schedule::share_exclusively(std::vector<LaneId> shared, std::string stage) 
       if (std::count(other.lanes.begin(), other.lanes.end(), shared[i]) == 0) continue;
       throw user_error(
           "exclusive: lane '{}' is already in a group of exclusive lanes; a lane can be in only "
-          "one "
-          "(set by stages '{}' and '{}')",
+          "one (set by stages '{}' and '{}')",
           lane.name, other.stage, stage);
     }
   }
@@ -197,53 +237,6 @@ LaneOrders lane_orders(const Graph& graph, const Schedule& schedule) {
   }
   return orders;
 }
-
-namespace {
-
-/// Returns the chains of HappensBefore: first the lanes that run in order, then chains for the ops
-/// of the other lanes, made by first fit. In a chain each op comes after an op that is over in
-/// every execution when it begins.
-LaneOrders chains_of(const Schedule& schedule, const LaneOrders& orders, const Precedence& edges,
-                     const std::vector<OpId>& serial) {
-  LaneOrders chains = orders;
-  const size_t num_ops = schedule.lane_of.size();
-  std::vector<int32_t> number(num_ops, -1);  // numbers the ops on lanes that pick; -1 for others
-  int32_t count = 0;
-  for (const OpId op : serial) {
-    if (schedule.picks(schedule.lane_of[op.index()])) number[op.index()] = count++;
-  }
-  if (count == 0) return chains;
-  for (size_t l = 0; l < chains.lanes.size(); ++l) {
-    if (schedule.picks(LaneId(static_cast<int64_t>(l)))) chains.lanes[l].clear();
-  }
-  std::vector<std::vector<bool>> over(num_ops);  // per op: numbered ops that are over at its begin
-  std::vector<std::vector<OpId>> picked;
-  for (const OpId op : serial) {
-    std::vector<bool>& mine = over[op.index()];
-    mine.resize(static_cast<size_t>(count));
-    for (const OpId before : edges.deps.preds[op.index()]) {
-      const std::vector<bool>& theirs = over[before.index()];
-      for (size_t i = 0; i < theirs.size(); ++i) {
-        if (theirs[i]) mine[i] = true;
-      }
-      if (number[before.index()] >= 0) mine[static_cast<size_t>(number[before.index()])] = true;
-    }
-    if (number[op.index()] < 0) continue;
-    const auto fits = [&](const std::vector<OpId>& chain) {
-      return mine[static_cast<size_t>(number[chain.back().index()])];
-    };
-    const auto chain = std::find_if(picked.begin(), picked.end(), fits);
-    if (chain != picked.end()) {
-      chain->push_back(op);
-    } else {
-      picked.push_back({op});
-    }
-  }
-  chains.lanes.insert(chains.lanes.end(), picked.begin(), picked.end());
-  return chains;
-}
-
-}  // namespace
 
 HappensBefore::HappensBefore(const Graph& graph, const Schedule& schedule, const LaneOrders& orders)
     : chain_(graph.num_ops(), -1), index_(graph.num_ops()) {

@@ -2,8 +2,6 @@
 // (ops/copy_experts.cpp), one micro-batch after the other.
 #pragma once
 
-#include <vector>
-
 #include "engine/graph/joined.h"
 #include "engine/schedule/schedule.h"
 #include "engine/schedule/unroll.h"

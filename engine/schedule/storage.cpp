@@ -224,8 +224,7 @@ void check_places(const Graph& graph, const JoinedTensors& joined, const MemoryP
     if (over || begin < 0 || begin + buffer(t).bytes > memory.persistent_bytes) {
       throw run_error(
           "illegal schedule: persistent tensor '{}' must neither overlap another persistent tensor "
-          "nor "
-          "exceed the persistent storage, but does (stage 'memory')",
+          "nor exceed the persistent storage, but does (stage 'memory')",
           graph.tensor(t).name);
     }
     end = std::max(end, begin + buffer(t).bytes);

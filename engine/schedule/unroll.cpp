@@ -51,9 +51,9 @@ std::vector<Runs> runs_of(const Graph& graph) {
   for (size_t t = 0; t < live.size(); ++t) {
     live[t] = graph.tensors()[t].kind == TensorKind::kInput;
   }
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const Op& op = graph.ops()[i];
-    if (!op.kind.valid()) continue;
+  for (const OpId id : graph.op_ids()) {
+    const Op& op = graph.op(id);
+    Runs& run = runs[id.index()];
     const bool receives = op.inputs.empty() && graph.def(op).collective == Collective::kHandoff;
     bool any = receives, all = !op.is_dw && !receives;
     for (const TensorId t : op.inputs) {
@@ -62,11 +62,11 @@ std::vector<Runs> runs_of(const Graph& graph) {
       all = all && summed[t.index()];
     }
     const bool update = op.phase == Phase::kUpdate || op.segment == Segment::kUpdate;
-    if (any || update) runs[i] = update || all ? Runs::kLast : Runs::kEach;
+    if (any || update) run = update || all ? Runs::kLast : Runs::kEach;
     for (const TensorId t : op.outputs) {
       if (!t.valid()) continue;
-      live[t.index()] = runs[i] != Runs::kFirst;
-      summed[t.index()] = runs[i] == Runs::kLast || op.is_dw;
+      live[t.index()] = run != Runs::kFirst;
+      summed[t.index()] = run == Runs::kLast || op.is_dw;
     }
   }
   run_with_readers(graph, runs);
@@ -81,13 +81,13 @@ enum class Part : uint8_t { kForward, kInputGradient, kWeightGradient };
 std::vector<Part> parts_of(const Graph& graph, const std::vector<Runs>& runs) {
   std::vector<Part> parts(graph.num_ops());
   std::vector<bool> of_weight(graph.tensors().size());
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const Op& op = graph.ops()[i];
-    if (!op.kind.valid() || op.phase == Phase::kForward) continue;
+  for (const OpId id : graph.op_ids()) {
+    const Op& op = graph.op(id);
+    if (op.phase == Phase::kForward) continue;
     const bool follows = std::any_of(op.inputs.begin(), op.inputs.end(),
                                      [&](TensorId t) { return t.valid() && of_weight[t.index()]; });
-    const bool weight = op.is_dw || (runs[i] == Runs::kEach && follows);
-    parts[i] = weight ? Part::kWeightGradient : Part::kInputGradient;
+    const bool weight = op.is_dw || (runs[id.index()] == Runs::kEach && follows);
+    parts[id.index()] = weight ? Part::kWeightGradient : Part::kInputGradient;
     for (const TensorId t : op.outputs) of_weight[t.index()] = weight;
   }
   return parts;
@@ -158,12 +158,12 @@ struct Chunk {
         latest(graph.tensors().size()),
         runs_micro(micros) {
     behind.resize(graph.num_ops());
-    for (size_t i = 0; i < graph.num_ops(); ++i) {
-      for (const TensorId t : graph.ops()[i].inputs) {
-        if (t.valid()) readers[t.index()].emplace_back(static_cast<int64_t>(i));
+    for (const OpId id : graph.op_ids()) {
+      const Op& op = graph.op(id);
+      for (const TensorId t : op.inputs) {
+        if (t.valid()) readers[t.index()].push_back(id);
       }
-      const Op& op = graph.ops()[i];
-      if (!op.kind.valid() || graph.def(op).collective != Collective::kHandoff) continue;
+      if (graph.def(op).collective != Collective::kHandoff) continue;
       if (!op.inputs.empty() && op.outputs.empty()) sent.emplace(key_of(op), op.inputs[0]);
       if (op.inputs.empty()) received.insert(key_of(op));
     }
@@ -272,20 +272,354 @@ class Unroller {
     return nullptr;
   }
 
-  void set_order(Chunk& chunk) const;
-  void find_sums(Chunk& chunk) const;
-  static std::optional<Place> accumulator_of(const Chunk& chunk, TensorId gradient);
-  void add_tensors_without_producer(Chunk& chunk);
-  void add(Chunk& chunk, OpId id, size_t m);
-  bool add_handoff(Chunk& chunk, OpId id, size_t m);
-  bool add_sum_of_copies(Chunk& chunk, OpId id);
-  void add_sum(Chunk& chunk, TensorId t, size_t m);
-  void add_schedule();
-  void add_lanes(const Chunk& chunk, std::vector<LaneId>& lanes);
-  void add_ops(const Chunk& chunk, const std::vector<LaneId>& lanes);
-  void add_edges(const Chunk& chunk);
-  void add_turn_edges();
-  std::string free_name(std::string name, size_t chunk);
+  /// Sets the order of the stage's ops in a turn. On a rank with one stage that no other feeds, the
+  /// order edges of its schedule act later, among all ops of the step.
+  void set_order(Chunk& chunk) const {
+    const bool alone = chunks_.size() == 1 && chunk.sent.empty() && chunk.received.empty();
+    if (!alone) {
+      chunk.order = Precedence(chunk.graph, chunk.schedule).order(chunk.graph, chunk.schedule);
+      // Compute that runs once waits for other pipeline ranks, which may wait for the turns.
+      std::vector<bool> late(chunk.tensors.size());  // made or overwritten behind the turns
+      for (const OpId id : chunk.order) {
+        if (chunk.runs[id.index()] != Runs::kLast) continue;
+        const Op& op = chunk.graph.op(id);
+        const bool behind = chunk.graph.def(op).lane == LaneKind::kCompute ||
+                            attr_string(op, "role") == "takes" ||
+                            std::any_of(op.inputs.begin(), op.inputs.end(),
+                                        [&](TensorId t) { return t.valid() && late[t.index()]; });
+        if (!behind) continue;
+        chunk.behind[id.index()] = true;
+        for (const TensorId t : op.outputs) late[t.index()] = true;
+        for (const int i : mutated_inputs(chunk.graph, op)) {
+          late[op.inputs[static_cast<size_t>(i)].index()] = true;
+        }
+      }
+      return;
+    }
+    for (const OpId op : chunk.graph.op_ids()) chunk.order.push_back(op);
+  }
+
+  /// Finds the tensors of micro-batches that ops that run once read.
+  void find_sums(Chunk& chunk) const {
+    for (size_t t = 0; t < chunk.tensors.size(); ++t) {
+      const TensorId tensor(static_cast<int64_t>(t));
+      const auto last = [&](OpId op) { return chunk.runs[op.index()] == Runs::kLast; };
+      const std::vector<OpId>& readers = chunk.readers[t];
+      const auto reader = std::find_if(readers.begin(), readers.end(), last);
+      if (reader == readers.end() || !chunk.in_each(tensor)) continue;
+      if (chunk.graph.tensor(tensor).dtype == DType::kI32 && !chunk.are_loads(tensor)) {
+        throw user_error(
+            "op '{}' runs once per step, but reads tensor '{}' of integers, which each of the {} "
+            "micro-batches makes; leave the stage that adds the op out, or give grid.micro_batches "
+            "= 1",
+            chunk.graph.op(*reader).name, chunk.graph.tensor(tensor).name, micros_);
+      }
+      if (const std::optional<Place> place = accumulator_of(chunk, tensor)) {
+        chunk.accumulators[t] = *place;
+      } else {
+        chunk.added[t] = true;
+      }
+    }
+  }
+
+  /// Returns the absent input of the op that computes the gradient, to which it adds, or of the op
+  /// whose result it adds to, and so on.
+  static std::optional<Place> accumulator_of(const Chunk& chunk, TensorId gradient) {
+    const Graph& graph = chunk.graph;
+    while (true) {
+      const OpId maker = chunk.producers[gradient.index()];
+      const Op& op = graph.op(maker);
+      if (!op.is_dw) return {};
+      const auto output = std::find(op.outputs.begin(), op.outputs.end(), gradient);
+      const std::vector<std::pair<int, int>>& pairs = graph.def(op).may_alias;
+      const auto pair = std::find_if(pairs.begin(), pairs.end(), [&](const auto& p) {
+        return p.first == output - op.outputs.begin();
+      });
+      if (pair == pairs.end()) return {};
+      const auto input = static_cast<size_t>(pair->second);
+      if (input >= op.inputs.size() || !op.inputs[input].valid()) return Place{maker, input};
+      gradient = op.inputs[input];
+      const OpId before = chunk.producers[gradient.index()];
+      if (!before.valid() || !graph.op(before).is_dw ||
+          chunk.readers[gradient.index()].size() > 1) {
+        return {};
+      }
+    }
+  }
+
+  void add_tensors_without_producer(Chunk& chunk) {
+    for (size_t t = 0; t < chunk.tensors.size(); ++t) {
+      if (chunk.producers[t].valid()) continue;
+      const Tensor& tensor = chunk.graph.tensors()[t];
+      if (tensor.kind == TensorKind::kInput) {
+        chunk.tensors[t].resize(micros_);
+        for (size_t m = 0; m < micros_; ++m) {
+          if (!chunk.runs_micro[m]) continue;
+          Tensor copy = tensor;
+          copy.name = name_in(tensor.name, static_cast<int64_t>(m));
+          const auto [known, fresh] = persistent_.try_emplace(copy.name);
+          if (fresh) known->second = to_.graph.add_tensor(std::move(copy));
+          chunk.tensors[t][m] = known->second;
+        }
+        if (micros_ == 1) chunk.tensors[t].resize(1);
+        continue;
+      }
+      const auto [known, fresh] = persistent_.try_emplace(tensor.name);
+      if (fresh) known->second = to_.graph.add_tensor(tensor);
+      chunk.tensors[t] = {known->second};
+    }
+  }
+
+  /// Adds the op of micro-batch m.
+  void add(Chunk& chunk, OpId id, size_t m) {
+    if (add_handoff(chunk, id, m) || add_sum_of_copies(chunk, id)) return;
+    const Op& given = chunk.graph.op(id);
+    Op op = given;
+    const Runs runs = chunk.runs[id.index()];
+    const bool each = runs == Runs::kEach;
+    op.micro = each ? static_cast<int32_t>(m) : 0;
+    op.name =
+        free_name(each ? name_in(given.name, static_cast<int64_t>(m)) : given.name, chunk.number);
+    for (TensorId& t : op.inputs) {
+      if (!t.valid()) continue;
+      const bool summed = runs == Runs::kLast && chunk.added[t.index()];
+      const bool last = runs == Runs::kLast && chunk.latest[t.index()].valid();
+      t = summed ? chunk.sums[t.index()] : last ? chunk.latest[t.index()] : chunk.at(t, m);
+    }
+    for (size_t i = 0; i < op.outputs.size(); ++i) {
+      const TensorId old = given.outputs[i];
+      if (!old.valid()) continue;
+      Tensor tensor = chunk.graph.tensor(old);
+      tensor.name = tensor.name == output_name(given.name, i) ? output_name(op.name, i)
+                    : each ? name_in(tensor.name, static_cast<int64_t>(m))
+                           : tensor.name;
+      const TensorId made = to_.graph.add_tensor(std::move(tensor));
+      std::vector<TensorId>& all = chunk.tensors[old.index()];
+      all.resize(each ? micros_ : 1);
+      all[each ? m : 0] = made;
+      op.outputs[i] = made;
+    }
+    if (op.of.valid()) op.of = chunk.at(op.of, m);
+    const OpId made = to_.graph.append(std::move(op));
+    std::vector<OpId>& all = chunk.ops[id.index()];
+    all.resize(each ? micros_ : 1);
+    all[each ? m : 0] = made;
+    if (!chunk.first[id.index()].valid()) chunk.first[id.index()] = made;
+    chunk.last[id.index()] = made;
+    for (const TensorId t : given.outputs) {
+      if (t.valid() && each) add_sum(chunk, t, m);
+    }
+  }
+
+  /// For a transfer between two stages on this rank: lets the one read what the other makes, and
+  /// returns true.
+  bool add_handoff(Chunk& chunk, OpId id, size_t m) {
+    const Op& op = chunk.graph.op(id);
+    const bool sends = op.outputs.empty(), receives = op.inputs.empty();
+    if (chunk.graph.def(op).collective != Collective::kHandoff || sends == receives) return false;
+    const Chunk* const other = other_end(op, m);
+    if (other == nullptr) return false;
+    if (sends) return true;
+    const TensorId sent = other->at(other->sent.at(key_of(op)), m);
+    MOE_CHECK(sent.valid(), "op '{}' reads what a later turn makes, in micro-batch {}", op.name, m);
+    std::vector<TensorId>& all = chunk.tensors[op.outputs[0].index()];
+    all.resize(micros_);
+    all[m] = sent;
+    return true;
+  }
+
+  /// For a sum of the gradients of a parameter that two stages on this rank hold: adds the sum, or
+  /// notes what the other stage adds, and returns true.
+  bool add_sum_of_copies(Chunk& chunk, OpId id) {
+    const Op& op = chunk.graph.op(id);
+    const std::string role = attr_string(op, "role");
+    if (role != "gives" && role != "takes") return false;
+    const std::string what = attr_string(op, "what");
+    const auto total = [&](TensorId t) {
+      return chunk.added[t.index()] ? chunk.sums[t.index()] : chunk.latest[t.index()];
+    };
+    if (role == "gives") {
+      given_[what] = total(op.inputs[0]);
+      return true;
+    }
+    MOE_CHECK(given_.contains(what), "op '{}' adds a gradient that a later turn makes", op.name);
+    const BasicOp add = BasicOp::kAdd;
+    const OpId made = to_.graph.add_op(to_.graph.table().basic(add), op.name,
+                                       {total(op.inputs[0]), given_[what]}, {}, op.phase);
+    to_.graph.op(made).segment = Segment::kUpdate;
+    const TensorId sum = to_.graph.out(made);
+    to_.graph.tensor(sum).held = chunk.graph.tensor(op.outputs[0]).held;
+    to_.graph.tensor(sum).kind = chunk.graph.tensor(op.outputs[0]).kind;
+    chunk.tensors[op.outputs[0].index()] = {sum};
+    return true;
+  }
+
+  /// Adds the tensor of micro-batch m, which has just been made, to the sum of those before.
+  void add_sum(Chunk& chunk, TensorId t, size_t m) {
+    const TensorId before = std::exchange(chunk.latest[t.index()], chunk.at(t, m));
+    if (const Place place = chunk.accumulators[t.index()]; place.op.valid() && before.valid()) {
+      Op& op = to_.graph.op(chunk.last[place.op.index()]);
+      if (op.inputs.size() <= place.input) op.inputs.resize(place.input + 1);
+      op.inputs[place.input] = before;
+    }
+    if (!chunk.added[t.index()]) return;
+    TensorId& sum = chunk.sums[t.index()];
+    if (!sum.valid()) {
+      sum = chunk.at(t, m);
+      return;
+    }
+    const Op& maker = chunk.graph.op(chunk.producers[t.index()]);
+    const BasicOp add = chunk.are_loads(t) ? BasicOp::kAddLoads : BasicOp::kAdd;
+    const std::string name = name_in(chunk.graph.tensor(t).name + ".sum", static_cast<int64_t>(m));
+    const OpId id = to_.graph.add_op(to_.graph.table().basic(add), free_name(name, chunk.number),
+                                     {sum, chunk.at(t, m)}, {}, maker.phase);
+    Op& op = to_.graph.op(id);
+    op.segment = maker.segment;
+    op.layer = maker.layer;
+    op.micro = static_cast<int32_t>(m);
+    op.is_dw = maker.is_dw;
+    sum = to_.graph.out(id);
+    to_.graph.tensor(sum).held = chunk.graph.tensor(t).held;
+    to_.graph.tensor(sum).kind = chunk.graph.tensor(t).kind;
+  }
+
+  void add_schedule() {
+    to_.schedule.lane_of.assign(to_.graph.num_ops(), LaneId(0));
+    for (const Chunk& chunk : chunks_) {
+      std::vector<LaneId> lanes;
+      add_lanes(chunk, lanes);
+      add_ops(chunk, lanes);
+      add_edges(chunk);
+    }
+    add_turn_edges();
+  }
+
+  /// Adds the lanes of the chunk that no chunk before has. lanes: by lane of the chunk, its number.
+  void add_lanes(const Chunk& chunk, std::vector<LaneId>& lanes) {
+    Schedule& to = to_.schedule;
+    for (const Lane& lane : chunk.schedule.lanes) {
+      const auto same = [&](const Lane& known) { return known.name == lane.name; };
+      const auto known = std::find_if(to.lanes.begin(), to.lanes.end(), same);
+      lanes.emplace_back(known - to.lanes.begin());
+      if (known == to.lanes.end()) to.lanes.push_back(lane);
+    }
+    for (Exclusive group : chunk.schedule.exclusive) {
+      for (LaneId& lane : group.lanes) lane = lanes[lane.index()];
+      std::set<LaneId> shared(group.lanes.begin(), group.lanes.end());
+      // A chunk without ops on some of the lanes may have fewer of them.
+      std::erase_if(to.exclusive, [&](const Exclusive& known) {
+        const bool meets = std::any_of(known.lanes.begin(), known.lanes.end(),
+                                       [&](LaneId lane) { return shared.contains(lane); });
+        if (meets) shared.insert(known.lanes.begin(), known.lanes.end());
+        return meets;
+      });
+      group.lanes.assign(shared.begin(), shared.end());
+      to.exclusive.push_back(group);
+    }
+    to.log.insert(to.log.end(), chunk.schedule.log.begin(), chunk.schedule.log.end());
+  }
+
+  void add_ops(const Chunk& chunk, const std::vector<LaneId>& lanes) {
+    Schedule& to = to_.schedule;
+    const Schedule& from = chunk.schedule;
+    const size_t n = to_.graph.num_ops();
+    if (!from.priority.empty()) to.priority.resize(n, 0);
+    if (!from.chunk_bytes.empty()) to.chunk_bytes.resize(n, 0);
+    if (!from.chunk_stage.empty()) to.chunk_stage.resize(n);
+    for (size_t i = 0; i < chunk.ops.size(); ++i) {
+      for (const OpId op : chunk.ops[i]) {
+        if (!op.valid()) continue;
+        to.lane_of[op.index()] = lanes[from.lane_of[i].index()];
+        if (!from.priority.empty()) to.priority[op.index()] = from.priority[i];
+        if (!from.chunk_bytes.empty()) to.chunk_bytes[op.index()] = from.chunk_bytes[i];
+        if (!from.chunk_stage.empty()) to.chunk_stage[op.index()] = from.chunk_stage[i];
+      }
+    }
+    for (const Setting& setting : from.settings) {
+      for (const OpId op : chunk.ops[setting.op.index()]) {
+        if (!op.valid()) continue;
+        to.settings.push_back(setting);
+        to.settings.back().op = op;
+      }
+    }
+  }
+
+  void add_edges(const Chunk& chunk) {
+    // The pairs of ops (a, b) that an edge from `a` to `b` stands for: those of the same
+    // micro-batch; where one op runs once, it and the other in the micro-batch in which it runs.
+    const auto for_each_pair = [&](OpId a, OpId b, const auto& call) {
+      const std::vector<OpId>&from = chunk.ops[a.index()], &to = chunk.ops[b.index()];
+      if (from.empty() || to.empty()) return;
+      if (from.size() == to.size()) {
+        for (size_t m = 0; m < from.size(); ++m) {
+          if (from[m].valid() && to[m].valid()) call(from[m], to[m]);
+        }
+        return;
+      }
+      const OpId once = from.size() == 1 ? a : b;
+      const std::vector<OpId>& ends =
+          chunk.runs[once.index()] == Runs::kFirst ? chunk.first : chunk.last;
+      call(ends[a.index()], ends[b.index()]);
+    };
+    const auto turn = [&](OpId op) { return turn_of_[op.index()]; };
+    std::set<std::string> dropped;  // stages with an edge that turns contradict
+    for (const OrderEdge& edge : chunk.schedule.order_edges) {
+      for_each_pair(edge.from, edge.to, [&](OpId from, OpId to) {
+        if (turn(from) <= turn(to)) return to_.schedule.before(from, to, edge.stage, edge.why);
+        if (!dropped.insert(edge.stage).second) return;
+        to_.schedule.log.push_back(
+            {edge.stage, edge.stage,
+             fmt::format("the turns of the pipeline put '{}' before '{}' and the like",
+                         to_.graph.op(to).name, to_.graph.op(from).name),
+             true});
+      });
+    }
+    for (const Hold& hold : chunk.schedule.holds) {
+      for_each_pair(hold.from, hold.until, [&](OpId from, OpId until) {
+        if (turn(from) <= turn(until)) to_.schedule.holds.push_back({from, until, hold.stage});
+      });
+    }
+  }
+
+  /// Turns follow each other on the compute lane.
+  void add_turn_edges() {
+    std::vector<std::pair<OpId, OpId>> computes(visits_.size());  // first and last of each turn
+    for (const Chunk& chunk : chunks_) {
+      for (size_t i = 0; i < chunk.ops.size(); ++i) {
+        if (chunk.runs[i] != Runs::kEach) continue;
+        for (const OpId op : chunk.ops[i]) {
+          if (!op.valid() || to_.graph.def(op).lane != LaneKind::kCompute) continue;
+          auto& [first, last] = computes[static_cast<size_t>(turn_of_[op.index()])];
+          if (!first.valid() || op < first) first = op;
+          if (!last.valid() || last < op) last = op;
+        }
+      }
+    }
+    std::vector<size_t> before, beside;  // turns that the next one follows, and that it is beside
+    for (size_t s = 0; s < visits_.size(); ++s) {
+      if (!computes[s].first.valid()) continue;
+      for (const size_t b : before) {
+        to_.schedule.before(computes[b].second, computes[s].first, "pipeline",
+                            fmt::format("turn {} ({}) follows {} ({})", s + 1, visits_[s].text,
+                                        b + 1, visits_[b].text));
+      }
+      if (visits_[s].beside) {
+        beside.push_back(s);
+        continue;
+      }
+      before = std::exchange(beside, {});
+      before.push_back(s);
+    }
+  }
+
+  /// Returns the name, or where another chunk has an op of this name, one that is free.
+  std::string free_name(std::string name, size_t chunk) {
+    if (chunks_.size() > 1 && !names_.insert(name).second) {
+      name += fmt::format(".c{}", chunk);
+      names_.insert(name);
+    }
+    return name;
+  }
 
   size_t micros_ = 1;
   const std::vector<Visit> visits_;
@@ -296,357 +630,6 @@ class Unroller {
   std::vector<int32_t> turn_of_;                // by op of the result: index in visits_
   ScheduledGraph to_;
 };
-
-/// Sets the order of the stage's ops in a turn. On a rank with one stage that no other feeds, the
-/// order edges of its schedule act later, among all ops of the step.
-void Unroller::set_order(Chunk& chunk) const {
-  const bool alone = chunks_.size() == 1 && chunk.sent.empty() && chunk.received.empty();
-  if (!alone) {
-    chunk.order = Precedence(chunk.graph, chunk.schedule).order(chunk.graph, chunk.schedule);
-    // Compute that runs once waits for other pipeline ranks, which may wait for the turns.
-    std::vector<bool> late(chunk.tensors.size());  // made or overwritten behind the turns
-    for (const OpId id : chunk.order) {
-      if (chunk.runs[id.index()] != Runs::kLast) continue;
-      const Op& op = chunk.graph.op(id);
-      const bool behind = chunk.graph.def(op).lane == LaneKind::kCompute ||
-                          attr_string(op, "role") == "takes" ||
-                          std::any_of(op.inputs.begin(), op.inputs.end(),
-                                      [&](TensorId t) { return t.valid() && late[t.index()]; });
-      if (!behind) continue;
-      chunk.behind[id.index()] = true;
-      for (const TensorId t : op.outputs) late[t.index()] = true;
-      for (const int i : mutated_inputs(chunk.graph, op)) {
-        late[op.inputs[static_cast<size_t>(i)].index()] = true;
-      }
-    }
-    return;
-  }
-  for (size_t i = 0; i < chunk.graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
-    if (!chunk.graph.removed(op)) chunk.order.push_back(op);
-  }
-}
-
-/// Finds the tensors of micro-batches that ops that run once read.
-void Unroller::find_sums(Chunk& chunk) const {
-  for (size_t t = 0; t < chunk.tensors.size(); ++t) {
-    const TensorId tensor(static_cast<int64_t>(t));
-    const auto last = [&](OpId op) { return chunk.runs[op.index()] == Runs::kLast; };
-    const std::vector<OpId>& readers = chunk.readers[t];
-    const auto reader = std::find_if(readers.begin(), readers.end(), last);
-    if (reader == readers.end() || !chunk.in_each(tensor)) continue;
-    if (chunk.graph.tensor(tensor).dtype == DType::kI32 && !chunk.are_loads(tensor)) {
-      throw user_error(
-          "op '{}' runs once per step, but reads tensor '{}' of integers, which each of the {} "
-          "micro-batches makes; leave the stage that adds the op out, or give grid.micro_batches = "
-          "1",
-          chunk.graph.op(*reader).name, chunk.graph.tensor(tensor).name, micros_);
-    }
-    if (const std::optional<Place> place = accumulator_of(chunk, tensor)) {
-      chunk.accumulators[t] = *place;
-    } else {
-      chunk.added[t] = true;
-    }
-  }
-}
-
-/// Returns the absent input of the op that computes the gradient, to which it adds, or of the op
-/// whose result it adds to, and so on.
-std::optional<Place> Unroller::accumulator_of(const Chunk& chunk, TensorId gradient) {
-  const Graph& graph = chunk.graph;
-  while (true) {
-    const OpId maker = chunk.producers[gradient.index()];
-    const Op& op = graph.op(maker);
-    if (!op.is_dw) return {};
-    const auto output = std::find(op.outputs.begin(), op.outputs.end(), gradient);
-    const std::vector<std::pair<int, int>>& pairs = graph.def(op).may_alias;
-    const auto pair = std::find_if(pairs.begin(), pairs.end(), [&](const auto& p) {
-      return p.first == output - op.outputs.begin();
-    });
-    if (pair == pairs.end()) return {};
-    const auto input = static_cast<size_t>(pair->second);
-    if (input >= op.inputs.size() || !op.inputs[input].valid()) return Place{maker, input};
-    gradient = op.inputs[input];
-    const OpId before = chunk.producers[gradient.index()];
-    if (!before.valid() || !graph.op(before).is_dw || chunk.readers[gradient.index()].size() > 1) {
-      return {};
-    }
-  }
-}
-
-void Unroller::add_tensors_without_producer(Chunk& chunk) {
-  for (size_t t = 0; t < chunk.tensors.size(); ++t) {
-    if (chunk.producers[t].valid()) continue;
-    const Tensor& tensor = chunk.graph.tensors()[t];
-    if (tensor.kind == TensorKind::kInput) {
-      chunk.tensors[t].resize(micros_);
-      for (size_t m = 0; m < micros_; ++m) {
-        if (!chunk.runs_micro[m]) continue;
-        Tensor copy = tensor;
-        copy.name = name_in(tensor.name, static_cast<int64_t>(m));
-        const auto [known, fresh] = persistent_.try_emplace(copy.name);
-        if (fresh) known->second = to_.graph.add_tensor(std::move(copy));
-        chunk.tensors[t][m] = known->second;
-      }
-      if (micros_ == 1) chunk.tensors[t].resize(1);
-      continue;
-    }
-    const auto [known, fresh] = persistent_.try_emplace(tensor.name);
-    if (fresh) known->second = to_.graph.add_tensor(tensor);
-    chunk.tensors[t] = {known->second};
-  }
-}
-
-/// Returns the name, or where another chunk has an op of this name, one that is free.
-std::string Unroller::free_name(std::string name, size_t chunk) {
-  if (chunks_.size() > 1 && !names_.insert(name).second) {
-    name += fmt::format(".c{}", chunk);
-    names_.insert(name);
-  }
-  return name;
-}
-
-/// Adds the op of micro-batch m.
-void Unroller::add(Chunk& chunk, OpId id, size_t m) {
-  if (add_handoff(chunk, id, m) || add_sum_of_copies(chunk, id)) return;
-  const Op& given = chunk.graph.op(id);
-  Op op = given;
-  const Runs runs = chunk.runs[id.index()];
-  const bool each = runs == Runs::kEach;
-  op.micro = each ? static_cast<int32_t>(m) : 0;
-  op.name =
-      free_name(each ? name_in(given.name, static_cast<int64_t>(m)) : given.name, chunk.number);
-  for (TensorId& t : op.inputs) {
-    if (!t.valid()) continue;
-    const bool summed = runs == Runs::kLast && chunk.added[t.index()];
-    const bool last = runs == Runs::kLast && chunk.latest[t.index()].valid();
-    t = summed ? chunk.sums[t.index()] : last ? chunk.latest[t.index()] : chunk.at(t, m);
-  }
-  for (size_t i = 0; i < op.outputs.size(); ++i) {
-    const TensorId old = given.outputs[i];
-    if (!old.valid()) continue;
-    Tensor tensor = chunk.graph.tensor(old);
-    tensor.name = tensor.name == output_name(given.name, i) ? output_name(op.name, i)
-                  : each ? name_in(tensor.name, static_cast<int64_t>(m))
-                         : tensor.name;
-    const TensorId made = to_.graph.add_tensor(std::move(tensor));
-    std::vector<TensorId>& all = chunk.tensors[old.index()];
-    all.resize(each ? micros_ : 1);
-    all[each ? m : 0] = made;
-    op.outputs[i] = made;
-  }
-  if (op.of.valid()) op.of = chunk.at(op.of, m);
-  const OpId made = to_.graph.append(std::move(op));
-  std::vector<OpId>& all = chunk.ops[id.index()];
-  all.resize(each ? micros_ : 1);
-  all[each ? m : 0] = made;
-  if (!chunk.first[id.index()].valid()) chunk.first[id.index()] = made;
-  chunk.last[id.index()] = made;
-  for (const TensorId t : given.outputs) {
-    if (t.valid() && each) add_sum(chunk, t, m);
-  }
-}
-
-/// For a transfer between two stages on this rank: lets the one read what the other makes, and
-/// returns true.
-bool Unroller::add_handoff(Chunk& chunk, OpId id, size_t m) {
-  const Op& op = chunk.graph.op(id);
-  const bool sends = op.outputs.empty(), receives = op.inputs.empty();
-  if (chunk.graph.def(op).collective != Collective::kHandoff || sends == receives) return false;
-  const Chunk* const other = other_end(op, m);
-  if (other == nullptr) return false;
-  if (sends) return true;
-  const TensorId sent = other->at(other->sent.at(key_of(op)), m);
-  MOE_CHECK(sent.valid(), "op '{}' reads what a later turn makes, in micro-batch {}", op.name, m);
-  std::vector<TensorId>& all = chunk.tensors[op.outputs[0].index()];
-  all.resize(micros_);
-  all[m] = sent;
-  return true;
-}
-
-/// For a sum of the gradients of a parameter that two stages on this rank hold: adds the sum, or
-/// notes what the other stage adds, and returns true.
-bool Unroller::add_sum_of_copies(Chunk& chunk, OpId id) {
-  const Op& op = chunk.graph.op(id);
-  const std::string role = attr_string(op, "role");
-  if (role != "gives" && role != "takes") return false;
-  const std::string what = attr_string(op, "what");
-  const auto total = [&](TensorId t) {
-    return chunk.added[t.index()] ? chunk.sums[t.index()] : chunk.latest[t.index()];
-  };
-  if (role == "gives") {
-    given_[what] = total(op.inputs[0]);
-    return true;
-  }
-  MOE_CHECK(given_.contains(what), "op '{}' adds a gradient that a later turn makes", op.name);
-  const BasicOp add = BasicOp::kAdd;
-  const OpId made = to_.graph.add_op(to_.graph.table().basic(add), op.name,
-                                     {total(op.inputs[0]), given_[what]}, {}, op.phase);
-  to_.graph.op(made).segment = Segment::kUpdate;
-  const TensorId sum = to_.graph.out(made);
-  to_.graph.tensor(sum).held = chunk.graph.tensor(op.outputs[0]).held;
-  to_.graph.tensor(sum).kind = chunk.graph.tensor(op.outputs[0]).kind;
-  chunk.tensors[op.outputs[0].index()] = {sum};
-  return true;
-}
-
-/// Adds the tensor of micro-batch m, which has just been made, to the sum of those before.
-void Unroller::add_sum(Chunk& chunk, TensorId t, size_t m) {
-  const TensorId before = std::exchange(chunk.latest[t.index()], chunk.at(t, m));
-  if (const Place place = chunk.accumulators[t.index()]; place.op.valid() && before.valid()) {
-    Op& op = to_.graph.op(chunk.last[place.op.index()]);
-    if (op.inputs.size() <= place.input) op.inputs.resize(place.input + 1);
-    op.inputs[place.input] = before;
-  }
-  if (!chunk.added[t.index()]) return;
-  TensorId& sum = chunk.sums[t.index()];
-  if (!sum.valid()) {
-    sum = chunk.at(t, m);
-    return;
-  }
-  const Op& maker = chunk.graph.op(chunk.producers[t.index()]);
-  const BasicOp add = chunk.are_loads(t) ? BasicOp::kAddLoads : BasicOp::kAdd;
-  const std::string name = name_in(chunk.graph.tensor(t).name + ".sum", static_cast<int64_t>(m));
-  const OpId id = to_.graph.add_op(to_.graph.table().basic(add), free_name(name, chunk.number),
-                                   {sum, chunk.at(t, m)}, {}, maker.phase);
-  Op& op = to_.graph.op(id);
-  op.segment = maker.segment;
-  op.layer = maker.layer;
-  op.micro = static_cast<int32_t>(m);
-  op.is_dw = maker.is_dw;
-  sum = to_.graph.out(id);
-  to_.graph.tensor(sum).held = chunk.graph.tensor(t).held;
-  to_.graph.tensor(sum).kind = chunk.graph.tensor(t).kind;
-}
-
-/// Adds the lanes of the chunk that no chunk before has. lanes: by lane of the chunk, its number.
-void Unroller::add_lanes(const Chunk& chunk, std::vector<LaneId>& lanes) {
-  Schedule& to = to_.schedule;
-  for (const Lane& lane : chunk.schedule.lanes) {
-    const auto same = [&](const Lane& known) { return known.name == lane.name; };
-    const auto known = std::find_if(to.lanes.begin(), to.lanes.end(), same);
-    lanes.emplace_back(known - to.lanes.begin());
-    if (known == to.lanes.end()) to.lanes.push_back(lane);
-  }
-  for (Exclusive group : chunk.schedule.exclusive) {
-    for (LaneId& lane : group.lanes) lane = lanes[lane.index()];
-    std::set<LaneId> shared(group.lanes.begin(), group.lanes.end());
-    // A chunk without ops on some of the lanes may have fewer of them.
-    std::erase_if(to.exclusive, [&](const Exclusive& known) {
-      const bool meets = std::any_of(known.lanes.begin(), known.lanes.end(),
-                                     [&](LaneId lane) { return shared.contains(lane); });
-      if (meets) shared.insert(known.lanes.begin(), known.lanes.end());
-      return meets;
-    });
-    group.lanes.assign(shared.begin(), shared.end());
-    to.exclusive.push_back(group);
-  }
-  to.log.insert(to.log.end(), chunk.schedule.log.begin(), chunk.schedule.log.end());
-}
-
-void Unroller::add_ops(const Chunk& chunk, const std::vector<LaneId>& lanes) {
-  Schedule& to = to_.schedule;
-  const Schedule& from = chunk.schedule;
-  const size_t n = to_.graph.num_ops();
-  if (!from.priority.empty()) to.priority.resize(n, 0);
-  if (!from.chunk_bytes.empty()) to.chunk_bytes.resize(n, 0);
-  if (!from.chunk_stage.empty()) to.chunk_stage.resize(n);
-  for (size_t i = 0; i < chunk.ops.size(); ++i) {
-    for (const OpId op : chunk.ops[i]) {
-      if (!op.valid()) continue;
-      to.lane_of[op.index()] = lanes[from.lane_of[i].index()];
-      if (!from.priority.empty()) to.priority[op.index()] = from.priority[i];
-      if (!from.chunk_bytes.empty()) to.chunk_bytes[op.index()] = from.chunk_bytes[i];
-      if (!from.chunk_stage.empty()) to.chunk_stage[op.index()] = from.chunk_stage[i];
-    }
-  }
-  for (const Setting& setting : from.settings) {
-    for (const OpId op : chunk.ops[setting.op.index()]) {
-      if (!op.valid()) continue;
-      to.settings.push_back(setting);
-      to.settings.back().op = op;
-    }
-  }
-}
-
-void Unroller::add_schedule() {
-  to_.schedule.lane_of.assign(to_.graph.num_ops(), LaneId(0));
-  for (const Chunk& chunk : chunks_) {
-    std::vector<LaneId> lanes;
-    add_lanes(chunk, lanes);
-    add_ops(chunk, lanes);
-    add_edges(chunk);
-  }
-  add_turn_edges();
-}
-
-void Unroller::add_edges(const Chunk& chunk) {
-  // The pairs of ops (a, b) that an edge from `a` to `b` stands for: those of the same micro-batch;
-  // where one op runs once, it and the other in the micro-batch in which it runs.
-  const auto for_each_pair = [&](OpId a, OpId b, const auto& call) {
-    const std::vector<OpId>&from = chunk.ops[a.index()], &to = chunk.ops[b.index()];
-    if (from.empty() || to.empty()) return;
-    if (from.size() == to.size()) {
-      for (size_t m = 0; m < from.size(); ++m) {
-        if (from[m].valid() && to[m].valid()) call(from[m], to[m]);
-      }
-      return;
-    }
-    const OpId once = from.size() == 1 ? a : b;
-    const std::vector<OpId>& ends =
-        chunk.runs[once.index()] == Runs::kFirst ? chunk.first : chunk.last;
-    call(ends[a.index()], ends[b.index()]);
-  };
-  const auto turn = [&](OpId op) { return turn_of_[op.index()]; };
-  std::set<std::string> dropped;  // stages with an edge that turns contradict
-  for (const OrderEdge& edge : chunk.schedule.order_edges) {
-    for_each_pair(edge.from, edge.to, [&](OpId from, OpId to) {
-      if (turn(from) <= turn(to)) return to_.schedule.before(from, to, edge.stage, edge.why);
-      if (!dropped.insert(edge.stage).second) return;
-      to_.schedule.log.push_back(
-          {edge.stage, edge.stage,
-           fmt::format("the turns of the pipeline put '{}' before '{}' and the like",
-                       to_.graph.op(to).name, to_.graph.op(from).name),
-           true});
-    });
-  }
-  for (const Hold& hold : chunk.schedule.holds) {
-    for_each_pair(hold.from, hold.until, [&](OpId from, OpId until) {
-      if (turn(from) <= turn(until)) to_.schedule.holds.push_back({from, until, hold.stage});
-    });
-  }
-}
-
-/// Turns follow each other on the compute lane.
-void Unroller::add_turn_edges() {
-  std::vector<std::pair<OpId, OpId>> computes(visits_.size());  // first and last of each turn
-  for (const Chunk& chunk : chunks_) {
-    for (size_t i = 0; i < chunk.ops.size(); ++i) {
-      if (chunk.runs[i] != Runs::kEach) continue;
-      for (const OpId op : chunk.ops[i]) {
-        if (!op.valid() || to_.graph.def(op).lane != LaneKind::kCompute) continue;
-        auto& [first, last] = computes[static_cast<size_t>(turn_of_[op.index()])];
-        if (!first.valid() || op < first) first = op;
-        if (!last.valid() || last < op) last = op;
-      }
-    }
-  }
-  std::vector<size_t> before, beside;  // turns that the next one follows, and that it is beside
-  for (size_t s = 0; s < visits_.size(); ++s) {
-    if (!computes[s].first.valid()) continue;
-    for (const size_t b : before) {
-      to_.schedule.before(computes[b].second, computes[s].first, "pipeline",
-                          fmt::format("turn {} ({}) follows {} ({})", s + 1, visits_[s].text, b + 1,
-                                      visits_[b].text));
-    }
-    if (visits_[s].beside) {
-      beside.push_back(s);
-      continue;
-    }
-    before = std::exchange(beside, {});
-    before.push_back(s);
-  }
-}
 
 }  // namespace
 

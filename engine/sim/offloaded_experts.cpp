@@ -25,9 +25,7 @@ OffloadedExperts::OffloadedExperts(const Graph& graph, const Group& holders,
                                    const std::vector<MoeLayer>& layers)
     : graph_(graph), holders_(holders), works_(graph.num_ops()) {
   std::vector<Layer> all(layers.size());
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id)) continue;
+  for (const OpId id : graph.op_ids()) {
     const MoeOp what = graph.def(id).moe;
     if (what == MoeOp::kExpect) estimates_ = true;
     if (what != MoeOp::kPlaceExpected && what != MoeOp::kFineTune && what != MoeOp::kSwapIn) {
@@ -47,7 +45,7 @@ OffloadedExperts::OffloadedExperts(const Graph& graph, const Group& holders,
       (attr_int(op, "keep") != 0 ? layer.load_again : layer.load) = id;
     }
     ops_.push_back(id);
-    works_[i].resize(static_cast<size_t>(graph.num_ranks));
+    works_[id.index()].resize(static_cast<size_t>(graph.num_ranks));
   }
   for (size_t l = 0; l < all.size(); ++l) {
     all[l].number = l;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <string_view>
 
 #include "engine/base/errors.h"
 #include "engine/base/index.h"
@@ -71,9 +70,8 @@ bool all_equal(const std::vector<RoutedWork>& works) {
 
 std::vector<MoeLayer> moe_layers(const Graph& graph) {
   std::map<std::pair<int32_t, int32_t>, MoeLayer> layers;  // by micro-batch and block
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id) || !is(graph, id, MoeOp::kGate)) continue;
+  for (const OpId id : graph.op_ids()) {
+    if (!is(graph, id, MoeOp::kGate)) continue;
     const Op& op = graph.op(id);
     const Shape& logits = graph.tensor(op.inputs[0]).shape;
     const auto [at, fresh] = layers.try_emplace(
@@ -118,9 +116,8 @@ RoutedStep::RoutedStep(const Graph& graph, const Group& holders, bool by_block)
   for (size_t l = 0; l < layers_.size(); ++l) {
     number_[{layers_[l].block, layers_[l].micro}] = static_cast<int32_t>(l);
   }
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
-    if (!graph.removed(op) && !is_view(graph, graph.op(op))) add(op);
+  for (const OpId op : graph.op_ids()) {
+    if (!is_view(graph, graph.op(op))) add(op);
   }
 }
 

@@ -46,13 +46,12 @@ StepReplay::StepReplay(const Plan& plan, const RankPlacements& policies,
       loaded_[routed_ops_[i].index()] = static_cast<int32_t>(i);
     }
   }
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
-    if (graph.removed(op) || loaded_[i] >= 0) continue;
-    plain_ns_[i] = plan.spec.cost->op_ns(graph, op);
+  for (const OpId op : graph.op_ids()) {
+    if (loaded_[op.index()] >= 0) continue;
+    plain_ns_[op.index()] = plan.spec.cost->op_ns(graph, op);
     const Dispatcher* const dispatcher = plan.spec.dispatcher.get();
     const bool moves = dispatcher != nullptr && Dispatcher::runs(graph, graph.op(op));
-    plain_bytes_[i] =
+    plain_bytes_[op.index()] =
         moves ? dispatcher->sent(graph, op, plan.spec.work) : wire_bytes(graph, op, plan.spec.work);
   }
   if (!routed_) set_ranks(1);
@@ -60,9 +59,8 @@ StepReplay::StepReplay(const Plan& plan, const RankPlacements& policies,
 
 void StepReplay::add_policies(const RankPlacements& policies) {
   const Graph& graph = plan_.graph;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id) || graph.def(id).moe != MoeOp::kPlace) continue;
+  for (const OpId id : graph.op_ids()) {
+    if (graph.def(id).moe != MoeOp::kPlace) continue;
     const Op& op = graph.op(id);
     const std::string name = attr_string(op, "policy");
     PlacementFunction policy;
@@ -289,11 +287,10 @@ void StepReplay::set_ranks(int32_t num_ranks) {
     return sends ? routed_->sent_bytes(op, rank) : plain_bytes_[op.index()];
   };
   by_group_ns_.assign(plan_.graph.num_ops(), {});
-  for (size_t i = 0; i < plan_.graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
-    if (plan_.graph.removed(op) || loaded_[i] >= 0 || !is_collective(plan_.graph, op)) continue;
+  for (const OpId op : plan_.graph.op_ids()) {
+    if (loaded_[op.index()] >= 0 || !is_collective(plan_.graph, op)) continue;
     if (simulated_groups(plan_.graph, op, num_ranks).size == num_ranks) continue;
-    std::vector<Nanoseconds>& by_rank = by_group_ns_[i];
+    std::vector<Nanoseconds>& by_rank = by_group_ns_[op.index()];
     by_rank.resize(static_cast<size_t>(num_ranks));
     price(op, by_rank.data());
   }

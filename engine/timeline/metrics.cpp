@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <string_view>
 #include <utility>
 
 #include "engine/base/errors.h"
@@ -192,6 +191,10 @@ struct Covered {
   }
 };
 
+double over_mean(Nanoseconds busiest, Nanoseconds mean) {
+  return mean > 0 ? static_cast<double>(busiest) / static_cast<double>(mean) : 1;
+}
+
 }  // namespace
 
 Metrics metrics(const Graph& graph, const Timeline& timeline) {
@@ -239,14 +242,6 @@ Metrics metrics(const Graph& graph, const Timeline& timeline) {
           .forward = moe_times(layers, Phase::kForward, ranks),
           .backward = moe_times(layers, Phase::kBackward, ranks)};
 }
-
-namespace {
-
-double over_mean(Nanoseconds busiest, Nanoseconds mean) {
-  return mean > 0 ? static_cast<double>(busiest) / static_cast<double>(mean) : 1;
-}
-
-}  // namespace
 
 double Metrics::imbalance() const {
   return over_mean(busiest_compute_ns, compute_ns);

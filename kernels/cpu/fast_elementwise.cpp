@@ -48,27 +48,6 @@ MOE_INLINE Vec gelu_slope(Vec z) {
   return sigmoid + z * slope * (sigmoid * (e * sigmoid));
 }
 
-}  // namespace
-
-void gelu(float* y, const float* x, const float* bias, int64_t rows, int64_t cols,
-          Stream) noexcept {
-  for (int64_t r = 0; r < rows; ++r, x += cols, y += cols)
-    each_vec(cols, [&](int64_t i, auto lanes) {
-      store(y + i, gelu_of(load(x + i, lanes) + load_or_zero(bias, i, lanes)), lanes);
-    });
-}
-
-void gelu_dx(float* dx, const float* dy, const float* x, const float* bias, int64_t rows,
-             int64_t cols, Stream) noexcept {
-  for (int64_t r = 0; r < rows; ++r, x += cols, dy += cols, dx += cols)
-    each_vec(cols, [&](int64_t i, auto lanes) {
-      const Vec slope = gelu_slope(load(x + i, lanes) + load_or_zero(bias, i, lanes));
-      store(dx + i, load(dy + i, lanes) * slope, lanes);
-    });
-}
-
-namespace {
-
 /// The limits and factors of a gated activation, and what its kernels compute of one vector.
 struct Gated {
   explicit Gated(const GatedForm& f)
@@ -257,6 +236,23 @@ int64_t first_nonfinite(const float* x, int64_t n) {
 }
 
 }  // namespace
+
+void gelu(float* y, const float* x, const float* bias, int64_t rows, int64_t cols,
+          Stream) noexcept {
+  for (int64_t r = 0; r < rows; ++r, x += cols, y += cols)
+    each_vec(cols, [&](int64_t i, auto lanes) {
+      store(y + i, gelu_of(load(x + i, lanes) + load_or_zero(bias, i, lanes)), lanes);
+    });
+}
+
+void gelu_dx(float* dx, const float* dy, const float* x, const float* bias, int64_t rows,
+             int64_t cols, Stream) noexcept {
+  for (int64_t r = 0; r < rows; ++r, x += cols, dy += cols, dx += cols)
+    each_vec(cols, [&](int64_t i, auto lanes) {
+      const Vec slope = gelu_slope(load(x + i, lanes) + load_or_zero(bias, i, lanes));
+      store(dx + i, load(dy + i, lanes) * slope, lanes);
+    });
+}
 
 void set_elementwise(KernelTable<float>& table) noexcept {
   table.bias_grad = bias_grad;

@@ -9,7 +9,6 @@
 #include "engine/graph/verify.h"
 #include "engine/ops/ops.h"
 #include "engine/passes/device/fuse_gelu.h"
-#include "engine/passes/device/round_once.h"
 #include "tests/passes/fixture.h"
 
 namespace moe {

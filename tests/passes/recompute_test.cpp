@@ -1,6 +1,5 @@
 // Full recomputation of blocks: what the graph of a step keeps for its backward and what it makes
 // again. That training is the same in bits is in tests/exec/mixes/recompute_test.cpp.
-#include "engine/passes/recompute_blocks.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

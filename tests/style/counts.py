@@ -44,7 +44,7 @@ OTHER_NAMES = {
     "engine/exec/device/ops.cpp": "gate",
     "engine/exec/results/gate_stats.cpp": "gate",
     "engine/profile/profiler.cpp": "gate",
-    "engine/profile/timed_policies.cpp": "gate",
+    "engine/profile/predict.cpp": "gate",
     "engine/graph/graph.h": "combine dispatch gate",
     "engine/graph/row_use.cpp": "round",
     "engine/exec/results/run_result.h": "balance_loss z_loss",

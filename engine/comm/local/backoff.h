@@ -1,5 +1,5 @@
 // The pauses of a thread that must check repeatedly whether another process has done something. A
-// wait for threads of the same process uses condition variables (meeting.h).
+// wait for threads of the same process uses condition variables (in_process.cpp).
 #pragma once
 
 #include <algorithm>

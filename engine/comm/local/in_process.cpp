@@ -1,15 +1,216 @@
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <deque>
+#include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/base/errors.h"
+#include "engine/base/index.h"
 #include "engine/base/threads.h"
 #include "engine/comm/communicator.h"
-#include "engine/comm/local/meeting.h"
+#include "engine/comm/local/transfer.h"
 
 namespace moe {
+namespace {
+
+// How long a member spins before it sleeps, until the others have arrived and until the transfer is
+// done. A wake-up on another core takes 20 to 30 us. At the end of a transfer, a peer that is
+// working finishes sooner than that; a peer that arrives late is usually late by far more.
+constexpr Nanoseconds kArrivalSpin = 5'000;
+constexpr Nanoseconds kFinishSpin = 30'000;
+// A transfer of up to this size is copied by the last member to arrive, before it wakes the others.
+constexpr Bytes kAloneBytes = 32 << 10;
+constexpr double kLongestTimeout = 1e9;  // in seconds; in nanoseconds it fits in an int64
+
+bool spin_until(const std::atomic<uint64_t>& turns, uint64_t turn, Nanoseconds limit) {
+  const Nanoseconds until = clock_ns() + limit;
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (turns.load(std::memory_order_acquire) >= turn) return true;
+      __builtin_ia32_pause();
+    }
+  } while (clock_ns() < until);
+  return false;
+}
+
+/// The meeting of a group's members on one lane, for one collective after the other. Every member
+/// arrives with a request; the last one opens the transfer; every member that is awake works on the
+/// transfer; all leave when it is done. A waiting member spins briefly (a peer that is running
+/// comes within microseconds) and then sleeps on a condition variable, so that the core is free for
+/// compute. The copying itself is in transfer.h. After a failure no transfer opens any more. A
+/// failure never interrupts an open transfer: a member that left early might free memory that its
+/// peers still copy.
+class Meeting {
+ public:
+  /// Thrown by join().
+  struct Failure {
+    std::string reason;
+    bool found_here;               // false: fail() or an error of another member ended the wait
+    std::vector<int64_t> missing;  // if the watchdog ended it: the ranks that did not arrive
+  };
+  /// The call that a member is making in this meeting, or made last.
+  struct MemberState {
+    std::string what;  // "" when it never called
+    bool inside = false;
+    Nanoseconds since = 0;  // when it arrived or left
+  };
+
+  Meeting(const Members& members, double timeout_s)
+      : who_(members),
+        timeout_s_(std::min(timeout_s, kLongestTimeout)),
+        requests_(index(members.size)),
+        members_(index(members.size)),
+        transfer_(members) {}
+
+  /// Takes part in one collective; returns when all members have all data of the collective. Throws
+  /// Failure when calls do not match, a member is late, or fail() was called. Requires: one call at
+  /// a time for each member; request.pieces has entries for all members.
+  CommTimes join(int64_t member, const Request& request) {
+    Lock lock(mutex_);
+    const uint64_t turn = opened_.load(std::memory_order_relaxed) + 1;
+    enter(member, request);
+    if (num_arrived_ == members_.size()) {
+      open();
+      lock.unlock();
+      if (transfer_.empty() || transfer_.bytes() > kAloneBytes) changed_.notify_all();
+    } else {
+      await_open(lock, member, turn);
+    }
+    if (transfer_.work(member)) {
+      lock.lock();
+      done_.store(turn, std::memory_order_release);
+      lock.unlock();
+      changed_.notify_all();
+    }
+    await_done(turn);
+    const Nanoseconds end = clock_ns();
+    members_[index(member)].left.store(end, std::memory_order_relaxed);
+    return {request.post, begin_, end};
+  }
+
+  const Members& members() const { return who_; }
+  void fail(const std::string& reason) {
+    const Lock lock(mutex_);
+    if (!failed_) {
+      failed_ = true;
+      reason_ = reason;
+    }
+    changed_.notify_all();
+  }
+
+  MemberState state_of(int64_t member) {
+    const Lock lock(mutex_);
+    const Member& m = members_[index(member)];
+    if (m.came == 0) return {};
+    const Nanoseconds left = m.left.load(std::memory_order_relaxed);
+    return {describe(requests_[index(member)]), left == 0, left == 0 ? m.came : left};
+  }
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  struct Member {
+    bool arrived = false;  // for the next transfer
+    Nanoseconds came = 0;
+    std::atomic<Nanoseconds> left{0};  // 0 while it is in the meeting
+  };
+
+  void enter(int64_t member, const Request& request) {
+    if (failed_) throw Failure{reason_, false, {}};
+    for (size_t other = 0; other < members_.size(); ++other) {
+      if (!members_[other].arrived) continue;
+      const std::string why = mismatch(who_.rank(member), request,
+                                       who_.rank(static_cast<int64_t>(other)), requests_[other]);
+      if (!why.empty()) fail_here(why);
+      break;  // one comparison is enough: the members that arrived before match
+    }
+    Member& me = members_[index(member)];
+    requests_[index(member)] = request;
+    me.arrived = true;
+    me.came = clock_ns();
+    me.left.store(0, std::memory_order_relaxed);
+    ++num_arrived_;
+  }
+
+  void open() {
+    try {
+      transfer_.prepare(requests_);
+    } catch (const RunError& error) {
+      fail_here(error.what());
+    }
+    begin_ = 0;
+    for (const Request& r : requests_) begin_ = std::max(begin_, r.post);
+    for (Member& m : members_) m.arrived = false;
+    num_arrived_ = 0;
+    const uint64_t turn = opened_.load(std::memory_order_relaxed) + 1;
+    if (transfer_.empty()) done_.store(turn, std::memory_order_release);
+    opened_.store(turn, std::memory_order_release);
+  }
+
+  void await_open(Lock& lock, int64_t member, uint64_t turn) {
+    lock.unlock();
+    if (spin_until(opened_, turn, kArrivalSpin)) return;
+    lock.lock();
+    const auto deadline = std::chrono::steady_clock::now() +
+                          std::chrono::nanoseconds(static_cast<int64_t>(timeout_s_ * kNsPerSecond));
+    const auto is_open = [&] { return opened_.load(std::memory_order_acquire) >= turn; };
+    const bool in_time = changed_.wait_until(lock, deadline, [&] { return is_open() || failed_; });
+    if (!is_open()) {
+      if (!in_time) time_out(member);
+      throw Failure{reason_, false, {}};
+    }
+    lock.unlock();
+  }
+
+  void await_done(uint64_t turn) {
+    if (spin_until(done_, turn, kFinishSpin)) return;
+    Lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_.load(std::memory_order_acquire) >= turn; });
+  }
+
+  [[noreturn]] void fail_here(const std::string& reason, std::vector<int64_t> missing = {}) {
+    failed_ = true;
+    reason_ = reason;
+    changed_.notify_all();
+    throw Failure{reason, true, std::move(missing)};
+  }
+
+  [[noreturn]] void time_out(int64_t member) {
+    std::vector<int64_t> missing;
+    for (size_t r = 0; r < members_.size(); ++r) {
+      if (!members_[r].arrived) missing.push_back(who_.rank(static_cast<int64_t>(r)));
+    }
+    fail_here(fmt::format("rank {}: {}: rank{} {} did not arrive in {} s", who_.rank(member),
+                          describe(requests_[index(member)]), missing.size() == 1 ? "" : "s",
+                          fmt::join(missing, ", "), timeout_s_),
+              missing);
+  }
+
+  const Members who_;
+  const double timeout_s_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_. While a transfer is open, requests_ does not change, and the threads that
+  // work on the transfer read it without the lock.
+  std::vector<Request> requests_;
+  std::vector<Member> members_;
+  size_t num_arrived_ = 0;
+  bool failed_ = false;
+  std::string reason_;
+  // Set by the member that opens the transfer, before it increases opened_.
+  Transfer transfer_;
+  Nanoseconds begin_ = 0;
+  std::atomic<uint64_t> opened_{0};  // number of transfers that were opened
+  std::atomic<uint64_t> done_{0};    // number of transfers that are complete
+};
+
+}  // namespace
 
 Nanoseconds clock_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(

@@ -1,7 +1,8 @@
 // The copying and summing of one in-process collective, cut into tasks (Job) that any member's
 // thread may run. Every thread that is awake works, on its own member's tasks first, so that a
 // thread that wakes late delays no other. Each task writes memory that no other task touches; the
-// resulting bits do not depend on which thread runs which task. How members wait is in meeting.h.
+// resulting bits do not depend on which thread runs which task. How members wait is in
+// in_process.cpp.
 #pragma once
 
 #include <atomic>

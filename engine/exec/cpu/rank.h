@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cmath>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 

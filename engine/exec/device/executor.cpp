@@ -22,8 +22,7 @@ constexpr Nanoseconds kSpin = 200'000;  // how long a waiting CPU thread polls w
 
 DeviceChoices choices(const Plan& plan, const Policies& policies) {
   DeviceChoices choices;
-  for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
+  for (const OpId op : plan.graph.op_ids()) {
     choices.on_host.push_back(runs_on_host(plan.graph, plan.graph.op(op)) &&
                               !routes_on_device(plan, policies, op));
   }
@@ -83,8 +82,7 @@ void check_supported(const Plan& plan, const RunOptions& options) {
     throw user_error("precision: bf16 needs a plan whose model.dtype is bf16, but the plan's is {}",
                      name_of(plan.spec.model->dtype));
   }
-  for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
+  for (const OpId op : plan.graph.op_ids()) {
     const Collective collective = plan.graph.def(op).collective;
     const bool split = is_half(collective) || collective == Collective::kShift ||
                        plan.graph.op(op).attrs.contains("repeated");
@@ -285,8 +283,7 @@ class DeviceExecutor : public Executor {
       if (!plan.programs.empty()) {
         throw user_error(
             "grid.pp: the executor cuda runs one pipeline rank so far, but the plan has {}; take "
-            "the "
-            "executor cpu, or give pp = 1",
+            "the executor cpu, or give pp = 1",
             plan.programs.size());
       }
       check_options(plan, options, plan.memory.persistent_bytes);

@@ -1,7 +1,6 @@
 #include "engine/exec/device/ops.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include "engine/base/errors.h"
 #include "engine/exec/buffers.h"

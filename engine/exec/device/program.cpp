@@ -27,10 +27,8 @@ class Builder {
       : plan_(plan), uses_(plan.graph), wanted_(plan.graph.tensors().size()) {
     program_.on_host = choices.on_host;
     for (const TensorId t : choices.kept) wanted_[t.index()] = true;
-    for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
-      for (const TensorId t : read_on_host(OpId(static_cast<int64_t>(i)))) {
-        wanted_[t.index()] = true;
-      }
+    for (const OpId op : plan.graph.op_ids()) {
+      for (const TensorId t : read_on_host(op)) wanted_[t.index()] = true;
     }
     program_.mirrored = wanted_;
     for (size_t t = 0; t < wanted_.size(); ++t) {
@@ -41,9 +39,7 @@ class Builder {
   DeviceProgram build() {
     program_.host_only = stay_on_host();
     std::vector<DeviceStep> steps;
-    for (size_t i = 0; i < plan_.graph.num_ops(); ++i) {
-      steps.push_back(step_of(OpId(static_cast<int64_t>(i))));
-    }
+    for (const OpId op : plan_.graph.op_ids()) steps.push_back(step_of(op));
     mark(steps);
     for (const OpId op : issue_order(steps)) {
       program_.steps.push_back(std::move(steps[op.index()]));
@@ -75,8 +71,7 @@ class Builder {
       const bool joined = plan_.memory.buffers[t].joined >= 0;
       if (joined || plan_.graph.tensors()[t].kind != TensorKind::kParam) stay[t] = false;
     }
-    for (size_t i = 0; i < plan_.graph.num_ops(); ++i) {
-      const OpId id(static_cast<int64_t>(i));
+    for (const OpId id : plan_.graph.op_ids()) {
       const Op& op = plan_.graph.op(id);
       for (const TensorId t : written(plan_.graph, op)) stay[t.index()] = false;
       const std::vector<TensorId> read = read_on_host(id);

@@ -23,8 +23,7 @@ bool routes_on_device(const Plan& plan, const Policies& policies, OpId op) {
 
 std::vector<TensorId> kept_tensors(const Plan& plan) {
   std::vector<TensorId> kept;
-  for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
+  for (const OpId id : plan.graph.op_ids()) {
     const Op& op = plan.graph.op(id);
     if (plan.graph.def(id).loss != Loss::kNone) kept.push_back(op.outputs[0]);
     if (!is_gate(plan.graph, id)) continue;

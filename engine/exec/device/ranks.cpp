@@ -1,5 +1,4 @@
 // The collectives of ranks that are all in this process and share one device.
-#include <algorithm>
 #include <optional>
 
 #include "engine/base/errors.h"

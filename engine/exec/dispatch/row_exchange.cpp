@@ -8,7 +8,6 @@
 #include "engine/base/index.h"
 #include "engine/cost/dispatch_cost.h"
 #include "engine/graph/op_def.h"
-#include "kernels/bf16.h"
 
 namespace moe {
 

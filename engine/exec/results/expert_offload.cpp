@@ -1,6 +1,5 @@
 #include "engine/exec/results/expert_offload.h"
 
-#include <algorithm>
 #include <numeric>
 
 #include "engine/base/errors.h"

@@ -1,6 +1,6 @@
 // What the gates of one rank did in a step, kept until all ranks have finished: one checksum runs
 // over the assignments of all ranks in rank order, which no rank can compute alone. Recording as a
-// trace is in trace_record.h.
+// trace is in run_loop.cpp.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
 // The results of a run, per step, layer and rank; the same type for real and simulated runs. A
 // simulation computes no numbers, so it has no losses, norms, predictions or digest. How a
-// RunResult is filled is in step_results.h.
+// RunResult is filled is in exec/run_loop.cpp.
 #pragma once
 
 #include <map>

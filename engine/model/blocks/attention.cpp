@@ -21,8 +21,8 @@ TensorId attention(ModelBuilder& b, const In& in, const Attention& o) {
   if (b.spec().cp > 1) {
     if (o.kernel == AttentionKernel::kUnfused) {
       throw user_error(
-          "model.cp = {}: attention of separate ops (kernel = 'unfused') sees no keys "
-          "of other ranks; use kernel = 'fused', or cp = 1",
+          "model.cp = {}: attention of separate ops (kernel = 'unfused') sees no keys of other "
+          "ranks; use kernel = 'fused', or cp = 1",
           b.spec().cp);
     }
     const std::string each = std::to_string(b.width(qkv) / 3);

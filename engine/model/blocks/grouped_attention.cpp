@@ -43,8 +43,8 @@ TensorId grouped_attention(ModelBuilder& b, const In& in, const GroupedAttention
   const int64_t d = b.width(in.x), kv_heads = o.kv_heads > 0 ? o.kv_heads : o.heads;
   if (o.heads % kv_heads != 0 || (o.head_dim == 0 && d % o.heads != 0)) {
     throw user_error(
-        "grouped_attention: {} heads with kv_heads = {} on a width of {}: kv_heads "
-        "must divide heads, and heads the width unless head_dim is given",
+        "grouped_attention: {} heads with kv_heads = {} on a width of {}: kv_heads must divide "
+        "heads, and heads the width unless head_dim is given",
         o.heads, kv_heads, d);
   }
   const int64_t head_dim = o.head_dim > 0 ? o.head_dim : d / o.heads;

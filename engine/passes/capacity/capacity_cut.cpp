@@ -33,8 +33,7 @@ std::vector<OpId> chain_from(const Graph& graph, OpId first,
     if (carries(graph, next[0], Payload::kRows) && graph.op(next[0]).rows.to_expert()) {
       throw user_error(
           "stage '{}': op '{}' is followed by '{}', a second all-to-all step to the experts; list "
-          "the stage that "
-          "cuts before the stage that makes steps (hierarchical_a2a)",
+          "the stage that cuts before the stage that makes steps (hierarchical_a2a)",
           stage, graph.op(chain.back()).name, graph.op(next[0]).name);
     }
     chain.push_back(next[0]);
@@ -53,8 +52,7 @@ std::vector<OpId> chain_from(const Graph& graph, OpId first,
 std::vector<CapacityChain> capacity_chains(const Graph& graph, const std::string& stage) {
   const std::vector<std::vector<OpId>> readers = readers_of(graph);
   std::vector<CapacityChain> chains;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId first(static_cast<int64_t>(i));
+  for (const OpId first : graph.op_ids()) {
     if (!carries(graph, first, Payload::kRows) || !graph.op(first).rows.to_expert()) {
       continue;
     }
@@ -68,9 +66,9 @@ double bytes_sent(const Graph& graph, const CapacityChain& chain) {
   const Op& first = graph.op(chain.ops[0]);
   const Tensor& slots = graph.tensor(first.inputs[0]);
   auto rows = static_cast<double>(num_elements(slots.shape) / slots.shape.back());
-  for (size_t i = 0; chain.counted && i < graph.num_ops(); ++i) {
-    const OpId gate(static_cast<int64_t>(i));
+  for (const OpId gate : graph.op_ids()) {
     if (!is(graph, gate, MoeOp::kGate) || graph.op(gate).layer != first.layer) continue;
+    if (!chain.counted) break;
     const Shape& choices = graph.tensor(output_of(graph, graph.op(gate), Role::kExpert)).shape;
     rows = std::min(rows, static_cast<double>(num_elements(choices)));
   }

@@ -45,8 +45,4 @@ std::string cut_text(const CapacityChain& chain, const std::vector<int64_t>& siz
 /// attributes in addition: attr cut for a part, attrs rounds and round for a round.
 void cut_rows(Graph& graph, const CapacityChain& chain, const std::vector<Attrs>& parts);
 
-/// Puts the parts of each tensor that cut_rows() made, and their gradients, into one storage; ops
-/// of another phase then read the whole tensor. Called once, after autodiff.
-Graph join_row_parts(Graph graph);
-
 }  // namespace moe

@@ -29,8 +29,7 @@ Graph cut_at(Graph graph, const CapacityChain& chain, DegreeObjective objective,
 ChunkTimes chunk_times(const Graph& graph, int32_t layer, const CostModel& cost) {
   ChunkTimes times;
   double transfers = 0, flops = 0;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
+  for (const OpId id : graph.op_ids()) {
     const Op& op = graph.op(id);
     if (op.layer != layer || op.part > 0) continue;
     const auto ns = [&] { return static_cast<double>(cost.op_ns(graph, id)); };

@@ -9,6 +9,7 @@
 #include "engine/ops/row_cut.h"
 #include "engine/passes/capacity/capacity_cut.h"
 #include "engine/passes/moe_layer.h"
+#include "engine/passes/pass.h"
 
 namespace moe {
 namespace {
@@ -114,16 +115,17 @@ void cut_rows(Graph& graph, const CapacityChain& chain, const std::vector<Attrs>
   RowCutter(graph, chain, parts).run();
 }
 
-Graph join_row_parts(Graph graph) {
+/// Puts the parts of each tensor that cut_rows() made, and their gradients, into one storage; ops
+/// of another phase then read the whole tensor. Called once, after autodiff.
+Graph join_row_parts(Graph graph, const PassContext&) {
   std::map<std::pair<std::string, size_t>, Parts> all;
   const std::vector<std::vector<OpId>> readers = readers_of(graph);
   const auto joined = [&](TensorId t) {
     return std::any_of(readers[t.index()].begin(), readers[t.index()].end(),
                        [&](OpId r) { return &graph.def(r) == &ops::kConcatRows; });
   };
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id) || graph.op(id).is_dw || !ops::is_row_part(graph, graph.op(id))) continue;
+  for (const OpId id : graph.op_ids()) {
+    if (graph.op(id).is_dw || !ops::is_row_part(graph, graph.op(id))) continue;
     const Op& op = graph.op(id);
     for (size_t o = 0; o < op.outputs.size(); ++o) {
       if (output_of(graph, op, Role::kWeight) == op.outputs[o]) continue;  // not of rows
@@ -156,10 +158,9 @@ Graph join_row_parts(Graph graph) {
     }
   }
   std::vector<OpId> order;
-  for (size_t i = 0; i < after.size(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (!graph.removed(id)) order.push_back(id);
-    order.insert(order.end(), after[i].begin(), after[i].end());
+  for (const OpId id : graph.op_ids(0, after.size())) {
+    order.push_back(id);
+    order.insert(order.end(), after[id.index()].begin(), after[id.index()].end());
   }
   return compact(with_order(graph, order));
 }

@@ -31,12 +31,10 @@ class Forward {
 
   /// Fuses all pairs that can be fused; returns whether the graph has changed.
   bool run() {
-    for (size_t i = 0; i < graph_.num_ops(); ++i) {
-      const OpId id(static_cast<int64_t>(i));
-      if (!graph_.removed(id) && is(graph_, id, BasicOp::kGelu) && fits(id)) {
-        gelu_of_[producer_[graph_.op(id).inputs[0].index()]] = id;
-        fused_.insert(id);
-      }
+    for (const OpId id : graph_.op_ids()) {
+      if (!is(graph_, id, BasicOp::kGelu) || !fits(id)) continue;
+      gelu_of_[producer_[graph_.op(id).inputs[0].index()]] = id;
+      fused_.insert(id);
     }
     while (drop_one()) continue;
     for (const auto& [product, gelu] : gelu_of_) fuse(product, gelu);
@@ -150,9 +148,8 @@ class Backward {
   /// Fuses all pairs that can be fused; returns whether the graph has changed.
   bool run() {
     bool changed = false;
-    for (size_t i = 0; i < graph_.num_ops(); ++i) {
-      const OpId id(static_cast<int64_t>(i));
-      if (graph_.removed(id) || !is(graph_, id, BasicOp::kGeluDx) || !fits(id)) continue;
+    for (const OpId id : graph_.op_ids()) {
+      if (!is(graph_, id, BasicOp::kGeluDx) || !fits(id)) continue;
       fuse(producer_[graph_.op(id).inputs[0].index()], id);
       changed = true;
     }

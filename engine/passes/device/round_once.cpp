@@ -1,11 +1,14 @@
-#include "engine/passes/device/round_once.h"
-
+// Rounds parameters (and other float32 operands) to bfloat16 once per step. Where kernels store
+// bf16, every matrix product would otherwise round such an operand again. An edit of a plan's graph
+// for a device, after all passes (called by plan.cpp). The results have the same bits as without
+// this edit. Each rounded operand is a tensor of the plan with its own lifetime and bytes.
 #include <map>
 
 #include "engine/graph/edit.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/defs.h"
 #include "engine/passes/moe_layer.h"
+#include "engine/passes/pass.h"
 
 namespace moe {
 namespace {
@@ -18,9 +21,8 @@ struct Use {
 /// Returns the uses of each tensor that is rounded, in program order.
 std::map<TensorId, std::vector<Use>> rounded_operands(const Graph& graph) {
   std::map<TensorId, std::vector<Use>> uses;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id) || !stores_bf16(graph, graph.op(id))) continue;
+  for (const OpId id : graph.op_ids()) {
+    if (!stores_bf16(graph, graph.op(id))) continue;
     for (const int input : graph.def(id).rounds) {
       const auto at = static_cast<size_t>(input);
       if (at >= graph.op(id).inputs.size()) continue;
@@ -41,7 +43,10 @@ TensorId add_round(Graph& graph, TensorId t, const Op& reader) {
 
 }  // namespace
 
-Graph round_once(Graph graph) {
+/// For every f32 tensor that two or more products would round (OpDef::rounds of ops that store
+/// bf16), adds one `round` op right before the first of these products, with that product's phase,
+/// segment and layer. All these products then read the output of the `round` op.
+Graph round_once(Graph graph, const PassContext&) {
   const size_t num_given = graph.num_ops();
   for (const auto& [t, uses] : rounded_operands(graph)) {
     if (uses.size() < 2) continue;

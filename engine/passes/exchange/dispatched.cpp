@@ -17,8 +17,8 @@ void check_exchange(const Graph& graph, const Op& op, const PassContext& context
       graph.tensor(op.inputs[0]).shape.size() + graph.tensor(op.outputs[0]).shape.size();
   if (op.rows.round.of > 1) {
     refuse(
-        "goes in rounds, in each of which a rank exchanges rows with one group of ranks alone, "
-        "so that none could forward them; leave out fastermoe_pipeline");
+        "goes in rounds, in each of which a rank exchanges rows with one group of ranks alone, so "
+        "that none could forward them; leave out fastermoe_pipeline");
   }
   if (axes != 7 || op.attrs.contains("nodes") || op.rows.sources > 0) {
     refuse(
@@ -30,8 +30,8 @@ void check_exchange(const Graph& graph, const Op& op, const PassContext& context
   }
   if (std::get<bool>(context.options.at("to_all")) && !op.rows.cut.empty()) {
     refuse(
-        "is a part along the rows in use, while an all-gather sends all rows of a token at "
-        "once; leave out the stage that cuts them, or take another dispatcher");
+        "is a part along the rows in use, while an all-gather sends all rows of a token at once; "
+        "leave out the stage that cuts them, or take another dispatcher");
   }
 }
 
@@ -44,8 +44,7 @@ void check_exchange(const Graph& graph, const Op& op, const PassContext& context
 Graph dispatched(Graph graph, const PassContext& context) {
   std::map<int32_t, OpId> dispatches, combines;  // by block
   std::vector<OpId> exchanges;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
+  for (const OpId id : graph.op_ids()) {
     if (is(graph, id, MoeOp::kDispatch)) dispatches[graph.op(id).layer] = id;
     if (is(graph, id, MoeOp::kCombine)) combines[graph.op(id).layer] = id;
     // Weights that travel beside rows (weights_at_experts) have one number each.

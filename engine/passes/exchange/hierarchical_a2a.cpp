@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "engine/base/errors.h"
 #include "engine/graph/edit.h"
@@ -24,9 +23,7 @@ class Hierarchy {
 
   Graph run() {
     std::vector<OpId> order;
-    for (size_t i = 0; i < given_.num_ops(); ++i) {
-      const OpId id(static_cast<int64_t>(i));
-      if (given_.removed(id)) continue;
+    for (const OpId id : given_.op_ids()) {
       for (TensorId& t : graph_.op(id).inputs) t = now(t);
       const size_t before = graph_.num_ops();
       if (carries(given_, id, Payload::kRows)) replace_transfer(id);

@@ -14,8 +14,7 @@ Graph irregular_a2a(Graph graph, const PassContext& context) {
   const size_t num_ops = graph.num_ops();
   bool changed = false;
   size_t done_already = 0;  // all-to-alls of placed layers, which already carry only real rows
-  for (size_t i = 0; i < num_ops; ++i) {
-    const OpId id(static_cast<int64_t>(i));
+  for (const OpId id : graph.op_ids(0, num_ops)) {
     if (!carries(graph, id, Payload::kRows)) continue;
     if (graph.op(id).rows.irregular) {
       ++done_already;

@@ -6,7 +6,7 @@
 #include "engine/graph/op_def.h"
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
-#include "engine/passes/exchange/pack_rows.h"
+#include "engine/passes/pass.h"
 
 namespace moe {
 namespace {
@@ -31,10 +31,8 @@ class Numbering {
 
   Graph run() {
     std::map<int32_t, OpId> dispatches;  // by block: the last dispatch, that of the last part
-    for (size_t i = 0; i < given_.num_ops(); ++i) {
-      const OpId id(static_cast<int64_t>(i));
-      if (!given_.removed(id) && is(given_, id, MoeOp::kDispatch) &&
-          given_.op(id).rows.stored > 0) {
+    for (const OpId id : given_.op_ids()) {
+      if (is(given_, id, MoeOp::kDispatch) && given_.op(id).rows.stored > 0) {
         dispatches[given_.op(id).layer] = id;
       }
     }
@@ -90,10 +88,9 @@ class Numbering {
 
   void number(int32_t block, const Op& dispatch) {
     std::vector<OpId> readers;
-    for (size_t i = 0; i < given_.num_ops(); ++i) {
-      const OpId id(static_cast<int64_t>(i));
+    for (const OpId id : given_.op_ids()) {
       const Op& op = given_.op(id);
-      if (!given_.removed(id) && op.layer == block && on_packed_rows(op)) readers.push_back(id);
+      if (op.layer == block && on_packed_rows(op)) readers.push_back(id);
     }
     parts_.clear();
     whole_choice_slot_ = whole_slot_choice_ = TensorId();
@@ -262,9 +259,7 @@ class Numbering {
 
   std::vector<OpId> order() const {
     std::vector<OpId> order;
-    for (size_t i = 0; i < given_.num_ops(); ++i) {
-      const OpId id(static_cast<int64_t>(i));
-      if (given_.removed(id)) continue;
+    for (const OpId id : given_.op_ids()) {
       order.push_back(id);
       const auto added = behind_.find(id);
       if (added != behind_.end())
@@ -286,7 +281,10 @@ class Numbering {
 
 }  // namespace
 
-Graph number_packed_rows(const Graph& graph) {
+/// Gives the slots of packed rows their numbers: adds a pack_slots op after each gate, or, in a
+/// layer that is cut along the batch, after the op that counts the rows of a part. Ops on the whole
+/// batch get the counts of all parts. Called after all passes that cut ops.
+Graph number_packed_rows(Graph graph, const PassContext&) {
   return Numbering(graph).run();
 }
 

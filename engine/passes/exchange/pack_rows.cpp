@@ -1,5 +1,5 @@
-#include "engine/passes/exchange/pack_rows.h"
-
+// The storage of rows in slots when all ops of an MoE layer use only the rows that hold a token.
+// No system lists these passes: the rows' storage follows from what the other passes did.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -8,6 +8,7 @@
 #include "engine/graph/op_def.h"
 #include "engine/ops/rules.h"
 #include "engine/passes/moe_layer.h"
+#include "engine/passes/pass.h"
 
 namespace moe {
 namespace {
@@ -21,9 +22,7 @@ struct OpsOnRows {
 OpsOnRows ops_on_rows(const Graph& graph, OpId dispatch) {
   std::set<TensorId> rows{graph.out(dispatch)};
   OpsOnRows found{{dispatch}, {}};
-  for (size_t i = dispatch.index() + 1; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id)) continue;
+  for (const OpId id : graph.op_ids(dispatch.index() + 1)) {
     const Op& op = graph.op(id);
     const bool reads = std::any_of(op.inputs.begin(), op.inputs.end(),
                                    [&](TensorId t) { return rows.contains(t); });
@@ -53,12 +52,17 @@ void set_room(Graph& graph, OpId id, int64_t own, int64_t at_experts) {
 
 }  // namespace
 
+/// For each MoE layer of a forward graph whose ops use only rows in use (OpDef::only_used_rows):
+/// leaves other rows undefined (attr loose) and, where a gate has a slot for every token, packs the
+/// rows (ops/stored_rows.h). A device has room for as many rows as its tokens have choices, times
+/// ModelSpec::rows_bound at its experts. Layers with other ops keep their padded slots. In the
+/// result, slots do not have the numbers of packed rows yet. Where the model has no capacity and
+/// its rows still stay padded, an entry of the log says because of which op.
 Graph pack_rows(Graph graph, const PassContext& context) {
   const bool dropless = context.model.capacity_factor <= 0;
   OpId padded;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id) || !begins_rows(graph, id)) continue;
+  for (const OpId id : graph.op_ids()) {
+    if (!begins_rows(graph, id)) continue;
     const OpsOnRows on_rows = ops_on_rows(graph, id);
     const std::vector<OpId>& ops = on_rows.ops;
     if (!padded.valid()) padded = on_rows.padded;
@@ -89,8 +93,8 @@ Graph pack_rows(Graph graph, const PassContext& context) {
     context.log->push_back(
         {"rows", "rows",
          fmt::format("there is a slot for every token at every expert, because op '{}' "
-                     "uses all slots; with irregular_a2a and used_rows only the rows in "
-                     "use need memory",
+                     "uses all slots; with irregular_a2a and used_rows only the rows in use need "
+                     "memory",
                      graph.op(padded).name)});
   }
   return graph;

@@ -28,11 +28,9 @@ Graph used_rows(Graph graph, const PassContext& context) {
   const size_t num_ops = graph.num_ops();
   const std::vector<OpId> producers = graph.producers();
   bool changed = false;
-  size_t done_already =
-      0;  // ops of experts in placed layers, which already compute only rows in use
-  for (size_t i = 0; i < num_ops; ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id) || !of_experts(graph, producers, id)) continue;
+  size_t done_already = 0;  // ops of experts in placed layers, which compute only rows in use
+  for (const OpId id : graph.op_ids(0, num_ops)) {
+    if (!of_experts(graph, producers, id)) continue;
     if (attr_string(graph.op(id), "rows") == "used") {
       ++done_already;
       continue;

@@ -79,8 +79,7 @@ Graph weights_at_experts(Graph graph, const PassContext& context) {
   const std::vector<OpId> producers = graph.producers();
   const size_t num_ops = graph.num_ops();
   std::map<OpId, OpId> behind;  // by the op that it follows
-  for (size_t i = 0; i < num_ops; ++i) {
-    const OpId combine(static_cast<int64_t>(i));
+  for (const OpId combine : graph.op_ids(0, num_ops)) {
     if (!is(graph, combine, MoeOp::kCombine)) continue;
     const LayerBefore layer{graph, producers, context.stage};
     const std::vector<OpId> back = layer.way(combine);
@@ -103,9 +102,7 @@ Graph weights_at_experts(Graph graph, const PassContext& context) {
     set_input(graph, combine, Role::kWeight, TensorId());
   }
   std::vector<OpId> order;
-  for (size_t i = 0; i < num_ops; ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id)) continue;
+  for (const OpId id : graph.op_ids(0, num_ops)) {
     order.push_back(id);
     if (const auto added = behind.find(id); added != behind.end()) order.push_back(added->second);
   }

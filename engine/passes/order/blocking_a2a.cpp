@@ -16,8 +16,7 @@ Schedule blocking_a2a(const Graph& graph, Schedule schedule, const PassContext& 
   // lane_orders keeps each lane in program order, and all other ops of the lane are ordered by it.
   OpId compute;                // the last compute op so far
   std::vector<OpId> blocking;  // blocking transfers after that op
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
+  for (const OpId op : graph.op_ids()) {
     if (blocks(op)) {
       if (compute.valid()) schedule.before(compute, op, context.stage, "compute, then transfer");
       blocking.push_back(op);

@@ -16,8 +16,7 @@ Schedule chunked(const Graph& graph, Schedule schedule, const PassContext& conte
   const std::string& which = std::get<std::string>(context.options.at("which"));
   Bytes longest = 0;
   bool cut = false;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
+  for (const OpId op : graph.op_ids()) {
     const bool sums = is_sync(graph.def(op).payload);
     const bool exchanges = graph.def(op).collective == Collective::kAllToAll;
     const bool wanted = which == "both"         ? sums || exchanges

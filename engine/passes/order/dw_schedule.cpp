@@ -66,31 +66,6 @@ class Binder {
   GrowingOrder order_;
 };
 
-}  // namespace
-
-DwCandidates dw_candidates(const Graph& graph, const Schedule& schedule, const CostModel& cost) {
-  DwCandidates found;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
-    if (graph.def(op).collective == Collective::kAllToAll) found.a2a.push_back(op);
-    if (graph.op(op).is_dw) found.dw.push_back(op);
-  }
-  for (const OpId op : found.a2a) found.problem.a2a_ns.push_back(cost.op_ns(graph, op));
-  for (const OpId op : found.dw) found.problem.dw_ns.push_back(cost.op_ns(graph, op));
-  TimeSum all;
-  for (const Nanoseconds ns : found.problem.a2a_ns) all += ns;
-  for (const Nanoseconds ns : found.problem.dw_ns) all += ns;
-  all.ns([] { return "all all-to-alls and weight gradients, one after the other,"; });
-  const Reachability reach(graph, dependencies(graph), edges_of(schedule));
-  for (const OpId a : found.a2a) {
-    std::vector<bool>& allowed = found.problem.allowed.emplace_back();
-    for (const OpId dw : found.dw) allowed.push_back(reach.independent(a, dw));
-  }
-  return found;
-}
-
-namespace {
-
 Schedule assign(const Graph& graph, Schedule schedule, const PassContext& context,
                 const DwCandidates& found, bool overshoot, std::vector<Decision>& log) {
   Binder binder(graph, found.a2a, schedule, context);
@@ -138,6 +113,26 @@ Nanoseconds step_ns(const Graph& graph, const Schedule& schedule, const CostMode
 }
 
 }  // namespace
+
+DwCandidates dw_candidates(const Graph& graph, const Schedule& schedule, const CostModel& cost) {
+  DwCandidates found;
+  for (const OpId op : graph.op_ids()) {
+    if (graph.def(op).collective == Collective::kAllToAll) found.a2a.push_back(op);
+    if (graph.op(op).is_dw) found.dw.push_back(op);
+  }
+  for (const OpId op : found.a2a) found.problem.a2a_ns.push_back(cost.op_ns(graph, op));
+  for (const OpId op : found.dw) found.problem.dw_ns.push_back(cost.op_ns(graph, op));
+  TimeSum all;
+  for (const Nanoseconds ns : found.problem.a2a_ns) all += ns;
+  for (const Nanoseconds ns : found.problem.dw_ns) all += ns;
+  all.ns([] { return "all all-to-alls and weight gradients, one after the other,"; });
+  const Reachability reach(graph, dependencies(graph), edges_of(schedule));
+  for (const OpId a : found.a2a) {
+    std::vector<bool>& allowed = found.problem.allowed.emplace_back();
+    for (const OpId dw : found.dw) allowed.push_back(reach.independent(a, dw));
+  }
+  return found;
+}
 
 /// Lancet's dW scheduling (MLSys 2024, algorithm 1); dw_schedule.h describes the problem.
 Schedule dw_schedule(const Graph& graph, Schedule schedule, const PassContext& context) {

@@ -14,8 +14,7 @@ struct Pair {
 
 std::vector<Pair> backward_pairs(const Graph& graph) {
   std::vector<Pair> pairs;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
+  for (const OpId op : graph.op_ids()) {
     if (graph.def(op).collective != Collective::kAllToAll) continue;
     const auto [layer, phase] = std::pair(graph.op(op).layer, graph.op(op).phase);
     if (phase != Phase::kBackward && phase != Phase::kRecompute) continue;
@@ -38,8 +37,7 @@ Schedule fixed(const Graph& graph, Schedule schedule, const PassContext& context
   if (pairs.empty()) context.skip("the backward has no all-to-alls");
   bool found = false;
   size_t next = 0;  // the first pair that begins after the all-reduce in program order
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
+  for (const OpId op : graph.op_ids()) {
     if (!is_sync(graph.def(op).payload)) continue;
     found = true;
     while (next < pairs.size() && pairs[next].first < op) ++next;

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <set>
 
 #include "engine/base/errors.h"
@@ -12,9 +11,8 @@ namespace {
 /// Returns the comm lanes that have at least one op, but those to other pipeline ranks.
 std::vector<LaneId> lanes_in_use(const Graph& graph, const Schedule& schedule) {
   std::set<LaneId> found;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
-    const LaneId lane = schedule.lane_of[i];
+  for (const OpId op : graph.op_ids()) {
+    const LaneId lane = schedule.lane_of[op.index()];
     const bool handoff = graph.def(op).collective == Collective::kHandoff;
     if (schedule.lanes[lane.index()].kind == LaneKind::kComm && !handoff) found.insert(lane);
   }
@@ -55,8 +53,7 @@ Schedule priority(const Graph& graph, Schedule schedule, const PassContext& cont
   // Layers with an all-to-all of the backward for which all-reduces are held back (held), and
   // layers with one for which they are not (free).
   std::set<int32_t> held, free;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
+  for (const OpId op : graph.op_ids()) {
     const Collective collective = graph.def(op).collective;
     // An all-reduce of the forward (of counts, for a loss) is not a gradient that can wait: the
     // backward's all-to-alls depend on it.
@@ -77,9 +74,8 @@ Schedule priority(const Graph& graph, Schedule schedule, const PassContext& cont
   std::erase_if(free, [&](int32_t layer) { return held.contains(layer); });
   if (!free.empty()) {
     context.skip(fmt::format(
-        "hold: in {} of {} MoE layers no all-to-all directly follows the gradient of the "
-        "combine (there are ops of another stage between them), so no all-reduce is held back for "
-        "it",
+        "hold: in {} of {} MoE layers no all-to-all directly follows the gradient of the combine "
+        "(there are ops of another stage between them), so no all-reduce is held back for it",
         free.size(), free.size() + held.size()));
   }
   return schedule;

@@ -1,5 +1,7 @@
-#include "engine/passes/order/prophet_schedule.h"
-
+// Pro-Prophet's block-wise scheduler (arXiv 2411.10003, section V and algorithm 2) for placed MoE
+// layers: it decides when the planner runs, and during which compute the copies of experts and
+// their gradients are transferred. Invariant: it only adds order edges and priorities and moves no
+// op to another lane. Which experts are copied is decided in placement/prophet.h.
 #include <algorithm>
 #include <map>
 
@@ -7,6 +9,7 @@
 #include "engine/graph/op_def.h"
 #include "engine/passes/moe_layer.h"
 #include "engine/passes/order/growing_order.h"
+#include "engine/passes/pass.h"
 
 namespace moe {
 namespace {
@@ -23,8 +26,7 @@ struct Block {
 /// Returns the blocks with placed experts, by ascending layer.
 std::vector<Block> placed_blocks(const Graph& graph) {
   std::map<int32_t, Block> blocks;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
+  for (const OpId id : graph.op_ids()) {
     const Op& op = graph.op(id);
     if (is(graph, id, MoeOp::kPlace)) blocks[op.layer].plan = id;
     const bool again = op.phase == Phase::kRecompute;
@@ -241,8 +243,7 @@ class Scheduler {
 /// their placements are made too late.
 bool check_placed(const Graph& graph, const std::string& stage) {
   bool exchanges = false, placed = false;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
+  for (const OpId op : graph.op_ids()) {
     exchanges = exchanges || carries(graph, op, Payload::kRows);
     if (!is(graph, op, MoeOp::kPlace)) continue;
     placed = true;
@@ -262,6 +263,27 @@ bool check_placed(const Graph& graph, const std::string& stage) {
 
 }  // namespace
 
+/// Blocks are numbered i = 1..l; a block is an MoE layer and the compute up to the all-to-all of
+/// the next one. In names of the paper:
+///   Plan (op place)              of the next step: runs during the first all-to-all of its own
+///                                layer or, where that is impossible, during the second
+///   Trans (op copy_experts)      of block i+1: runs while block i computes, sub-Trans A between
+///                                the two all-to-alls of block i (FEC), sub-Trans B between the
+///                                second one and the first of block i+1 (FNEC);
+///                                of block 1: before its first all-to-all
+///   Agg (op return_gradients)    of block i+1: runs during the backward of block i, sub-Agg B
+///                                before the first all-to-all of this backward (BNEC), sub-Agg A
+///                                between its two all-to-alls (BEC);
+///                                of block 1: after the last all-to-all
+/// The attr `beside` of an op states whether it is A or B; a placement without `split` has only A.
+/// A transfer that takes longer than the compute delays the all-to-all after it: T_PTrans and
+/// T_PAgg of equation (8). Every transfer of experts is ordered against every all-to-all, so that
+/// two of them never use the network at once, whatever their lanes are. A transfer of experts has
+/// the priority of an all-to-all, because an all-to-all waits for it. Where the order edges of
+/// another stage leave no room (dw_schedule may have moved weight gradients back), the gradients
+/// take the next gap that fits.
+/// Changes nothing when no rows are exchanged. Throws UserError when no stage has placed the
+/// experts, or when placements are made in the layer that they are for (use = 'now').
 Schedule prophet_schedule(const Graph& graph, Schedule schedule, const PassContext& context) {
   if (check_placed(graph, context.stage)) Scheduler(graph, schedule, context).run();
   return schedule;

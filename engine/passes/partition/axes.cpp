@@ -109,9 +109,7 @@ AxisSolver::AxisSolver(const Graph& graph, std::span<const OpId> ops, int64_t ba
       made_(graph.tensors().size()),
       touching_(graph.tensors().size()) {
   MOE_CHECK(batch > 0, "AxisSolver: batch = {} samples per rank, but must be at least 1", batch);
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.removed(id)) continue;
+  for (const OpId id : graph.op_ids()) {
     for (const TensorId t : graph.op(id).outputs) {
       made_[t.index()].by_op = true;
       made_[t.index()].by_gate = is(graph, id, MoeOp::kGate);
@@ -321,8 +319,8 @@ class AxisSearch {
 AxisSolution AxisSolver::solve(size_t begin, size_t end, int64_t parts) const {
   MOE_CHECK(
       begin <= end && end <= tables_.size() && parts > 0,
-      "AxisSolver::solve: begin = {}, end = {}, parts = {}, but must be begin <= end <= {} (ops "
-      "in the program) and parts >= 1",
+      "AxisSolver::solve: begin = {}, end = {}, parts = {}, but must be begin <= end <= {} (ops in "
+      "the program) and parts >= 1",
       begin, end, parts, tables_.size());
   AxisSolution solution;
   if (batch_ < parts) {

@@ -12,7 +12,6 @@
 #include "engine/ops/defs.h"
 #include "engine/ops/row_cut.h"
 #include "engine/passes/moe_layer.h"
-#include "engine/replay/events.h"
 
 namespace moe {
 
@@ -28,9 +27,7 @@ RangeCutter::RangeCutter(const Graph& graph, std::span<const OpId> program, int6
       readers_(graph.tensors().size()),
       place_(graph.num_ops(), -1) {
   for (size_t i = 0; i < program.size(); ++i) place_[program[i].index()] = static_cast<int64_t>(i);
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
-    if (graph.removed(op)) continue;
+  for (const OpId op : graph.op_ids()) {
     for (const TensorId t : graph.op(op).inputs) {
       if (t.valid()) readers_[t.index()].push_back(op);
     }
@@ -264,12 +261,11 @@ Graph RangeCutter::result(std::span<const CutRange> ranges,
     for (size_t i = ranges[r].begin; i < ranges[r].end; ++i) cut[program_[i].index()] = true;
   }
   std::vector<OpId> order;
-  for (size_t i = 0; i < given_.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
+  for (const OpId id : given_.op_ids()) {
     if (const auto at = first.find(id); at != first.end()) {
       order.insert(order.end(), made[at->second].begin(), made[at->second].end());
     }
-    if (cut[i] || given_.removed(id)) continue;
+    if (cut[id.index()]) continue;
     for (TensorId& t : graph_.op(id).inputs) t = now(t);
     order.push_back(id);
   }
@@ -278,30 +274,26 @@ Graph RangeCutter::result(std::span<const CutRange> ranges,
 
 Nanoseconds pipeline_ns(const Graph& graph, std::span<const OpId> ops, const CostModel& cost) {
   std::map<TensorId, size_t> maker;
-  std::map<LaneKind, size_t> last;  // the last event of each lane kind
-  Events events(ops.size(), 1, cost.handoff_ns());
-  Nanoseconds end = 0;
-  for (size_t i = 0; i < ops.size(); ++i) {
-    const Op& op = graph.op(ops[i]);
+  std::map<LaneKind, Nanoseconds> free;  // when the last op of each kind of lane ends
+  std::vector<Nanoseconds> ends;         // by place in `ops`
+  for (const OpId id : ops) {
+    const Op& op = graph.op(id);
     const LaneKind lane = graph.def(op).lane;
-    const auto waits = [&](auto&& wait_for) {
-      if (const auto at = last.find(lane); at != last.end()) wait_for(at->second, true);
-      for (const TensorId t : op.inputs) {
-        const auto at = maker.find(t);
-        if (at != maker.end()) wait_for(at->second, graph.def(ops[at->second]).lane == lane);
-      }
-    };
-    events.run(
-        i, false, waits, [&](size_t) { return cost.op_ns(graph, ops[i]); },
-        [&](size_t, const Events::Times& t) {
-          end = std::max(end, checked_ns(t.end, [&] {
-                           return fmt::format("a range of the forward up to op '{}'", op.name);
-                         }));
-        });
-    last[lane] = i;
-    for (const TensorId t : op.outputs) maker[t] = i;
+    Nanoseconds begin = free[lane], others = 0;
+    for (const TensorId t : op.inputs) {
+      const auto at = maker.find(t);
+      if (at == maker.end()) continue;
+      Nanoseconds& latest = graph.def(ops[at->second]).lane == lane ? begin : others;
+      latest = std::max(latest, ends[at->second]);
+    }
+    if (others > begin) begin = others + cost.handoff_ns();
+    for (const TensorId t : op.outputs) maker[t] = ends.size();
+    free[lane] = checked_ns(begin + cost.op_ns(graph, id), [&] {
+      return fmt::format("a range of the forward up to op '{}'", op.name);
+    });
+    ends.push_back(free[lane]);
   }
-  return end;
+  return ends.empty() ? 0 : *std::max_element(ends.begin(), ends.end());
 }
 
 }  // namespace moe

@@ -1,20 +1,179 @@
 // Lancet's operator partition (MLSys 2024, section 5): cuts ranges of the forward around the MoE
 // layers along the batch and pipelines them.
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <map>
+#include <optional>
 #include <set>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
 
 #include "engine/base/errors.h"
+#include "engine/base/index.h"
 #include "engine/base/limits.h"
+#include "engine/base/stop.h"
+#include "engine/cost/cost_model.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/rules.h"
 #include "engine/passes/moe_layer.h"
+#include "engine/passes/partition/axes.h"
+#include "engine/passes/partition/cut_range.h"
 #include "engine/passes/partition/range_search.h"
-#include "engine/passes/partition/range_times.h"
 #include "engine/passes/pass.h"
 
 namespace moe {
 namespace {
+
+/// Two independent 64-bit hashes of a sequence of numbers: for a million ranges the probability of
+/// a collision is about 2^-100.
+class Hash2 {
+ public:
+  void add(uint64_t value) {
+    for (size_t i = 0; i < 2; ++i) {
+      uint64_t x = state_[i] ^ (value + kSeeds[i]);  // the final mixing step of splitmix64
+      x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+      x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+      state_[i] = (x ^ (x >> 31)) + kSeeds[i];
+    }
+  }
+  std::array<uint64_t, 2> value() const { return state_; }
+
+ private:
+  static constexpr uint64_t kSeeds[2] = {0x9e3779b97f4a7c15ull, 0xd1b54a32d192ed03ull};
+  std::array<uint64_t, 2> state_ = {1, 2};
+};
+
+/// P(i,n,k) of Lancet's dynamic programme: the time that a range of the forward takes uncut or in k
+/// parts. A range is really cut and timed; equal ranges (the same layer, again and again) are timed
+/// once. Which ranges to cut is decided in range_search.h.
+class RangeTimes {
+ public:
+  /// program: the forward ops in program order. batch: samples per rank. seq: tokens of a sample
+  /// per rank.
+  /// Requires: graph, program and cost outlive this object.
+  RangeTimes(const Graph& graph, std::span<const OpId> program, int64_t batch, int64_t seq,
+             const CostModel& cost)
+      : graph_(graph),
+        program_(program),
+        cost_(cost),
+        solver_(graph, program, batch),
+        trial_(graph, program, batch, seq),
+        reads_(program.size()),
+        read_until_(program.size()),
+        transfers_(program.size() + 1) {
+    std::vector<Read> made(graph.tensors().size(), {-1, 0, TensorId()});
+    std::vector<int64_t> place(graph.num_ops(), -1);
+    std::unordered_map<std::string, size_t> numbers;
+    for (size_t i = 0; i < program.size(); ++i) {
+      const Op& op = graph.op(program[i]);
+      place[program[i].index()] = static_cast<int64_t>(i);
+      for (size_t o = 0; o < op.outputs.size(); ++o) {
+        made[op.outputs[o].index()] = {static_cast<int64_t>(i), o, op.outputs[o]};
+      }
+      classes_.push_back(
+          numbers.try_emplace(op_signature(graph, program[i]), numbers.size()).first->second);
+      transfers_[i + 1] = transfers_[i] + (graph.def(op).lane == LaneKind::kComm ? 1 : 0);
+    }
+    for (const OpId reader : graph.op_ids()) {
+      const int64_t at = place[reader.index()];
+      for (const TensorId t : graph.op(reader).inputs) {
+        if (!t.valid()) continue;
+        Read read = made[t.index()];
+        read.tensor = t;
+        if (at >= 0) reads_[index(at)].push_back(read);
+        if (read.place < 0) continue;
+        size_t& until = read_until_[index(read.place)];
+        until = std::max(until, at < 0 ? program.size() : index(at));
+      }
+    }
+  }
+
+  /// Returns the time of ops [begin, end) in `parts` parts; nullopt when that cut is impossible.
+  std::optional<Nanoseconds> ns(size_t begin, size_t end, int64_t parts) {
+    check_stop();
+    const auto [at, fresh] = known_.try_emplace(key_of(begin, end, parts));
+    if (!fresh) return at->second;
+    if (parts == 1) {
+      at->second = pipeline_ns(graph_, program_.subspan(begin, end - begin), cost_);
+      return at->second;
+    }
+    const CutRange range = cut(begin, end, parts);
+    if (!range.axes.found) return std::nullopt;
+    ++num_evaluated_;
+    const std::vector<OpId> made = trial_.cut(range);
+    at->second = pipeline_ns(trial_.graph(), made, cost_);
+    trial_.forget();
+    return at->second;
+  }
+
+  /// Returns the cut; its field axes.found states whether one exists.
+  CutRange cut(size_t begin, size_t end, int64_t parts) {
+    CutRange range{begin, end, parts, solver_.solve(begin, end, parts)};
+    ++num_solved_;
+    num_nodes_ += range.axes.nodes;
+    return range;
+  }
+
+  /// Returns whether ops [begin, end) contain a transfer.
+  bool has_transfer(size_t begin, size_t end) const { return transfers_[end] > transfers_[begin]; }
+
+  /// Returns the statistics as text, such as "84 evaluated; 99 axis problems, 36 search nodes".
+  std::string counts() const {
+    return fmt::format("{} evaluated; {} axis problems, {} search nodes", num_evaluated_,
+                       num_solved_, num_nodes_);
+  }
+
+ private:
+  using Key = std::array<uint64_t, 2>;
+  /// The key of a range holds the number of parts and, for every op, its class, whether ops outside
+  /// read its outputs, and its inputs: for an input made within the range the op and the output
+  /// number, for an input from outside its number in the order of first use.
+  Key key_of(size_t begin, size_t end, int64_t parts) const {
+    Hash2 hash;
+    hash.add(static_cast<uint64_t>(parts));
+    std::vector<TensorId> outside;
+    for (size_t i = begin; i < end; ++i) {
+      hash.add(classes_[i] * 2 + (read_until_[i] >= end ? 1 : 0));
+      for (const Read& read : reads_[i]) {
+        if (read.place >= static_cast<int64_t>(begin)) {
+          hash.add((static_cast<size_t>(read.place) - begin) * 64 + read.output);
+          continue;
+        }
+        const auto at = std::find(outside.begin(), outside.end(), read.tensor);
+        hash.add(~static_cast<uint64_t>(at - outside.begin()));
+        if (at == outside.end()) outside.push_back(read.tensor);
+      }
+    }
+    return hash.value();
+  }
+
+  /// An input of an op: the number in the program of the op that made it (-1 when made elsewhere),
+  /// the number of that op's output, and the tensor.
+  struct Read {
+    int64_t place;
+    size_t output;
+    TensorId tensor;
+  };
+
+  const Graph& graph_;
+  std::span<const OpId> program_;
+  const CostModel& cost_;
+  AxisSolver solver_;
+  RangeCutter trial_;
+  // All indexed by number in the program.
+  std::vector<size_t> classes_;           // ops of one class take equally long
+  std::vector<std::vector<Read>> reads_;  // inputs that exist
+  /// Number of the last reader of the op's outputs; the size of the program when a reader is
+  /// elsewhere.
+  std::vector<size_t> read_until_;
+  /// Number of comm ops before this op; one more entry at the end.
+  std::vector<size_t> transfers_;
+  std::map<Key, std::optional<Nanoseconds>> known_;
+  int64_t num_evaluated_ = 0, num_solved_ = 0, num_nodes_ = 0;
+};
 
 int64_t integer_value(const PassContext& context, const char* name) {
   const double value = std::get<double>(context.options.at(name));
@@ -26,9 +185,8 @@ int64_t integer_value(const PassContext& context, const char* name) {
 
 std::vector<OpId> forward_ops(const Graph& graph) {
   std::vector<OpId> ops;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (!graph.removed(id) && graph.op(id).phase == Phase::kForward) ops.push_back(id);
+  for (const OpId id : graph.op_ids()) {
+    if (graph.op(id).phase == Phase::kForward) ops.push_back(id);
   }
   return ops;
 }
@@ -52,8 +210,8 @@ class Partition {
     choose_allowed_parts();
     if (batch_ == 1 && integer_value(context_, "max_parts") > 1) {
       context_.skip(
-          "a rank has one sequence (batch_per_device = 1), and a batch is cut between "
-          "sequences; give at least 2");
+          "a rank has one sequence (batch_per_device = 1), and a batch is cut between sequences; "
+          "give at least 2");
       return graph_;
     }
     const int64_t before = integer_value(context_, "before");
@@ -266,8 +424,8 @@ class Partition {
     for (const Op& op : graph.ops()) {
       if (ops::is_part(op) && op.attrs.contains("residents")) cut.insert(op.layer);
     }
-    for (size_t i = 0; i < graph.num_ops(); ++i) {
-      Op& op = graph.op(OpId(static_cast<int64_t>(i)));
+    for (const OpId id : graph.op_ids()) {
+      Op& op = graph.op(id);
       if (cut.contains(op.layer) && op.attrs.contains("residents")) {
         op.attrs["by_source"] = int64_t{1};
       }

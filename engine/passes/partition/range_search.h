@@ -2,7 +2,7 @@
 // programme (MLSys 2024, section 5). T(n) is the least time of the first n groups of ops: T(0) = 0,
 // T(n) = min over i < n of (T(i) + min over k of P(i,n,k)), with half-open ranges. The result is
 // exact for these P: P(i,n,k) is the event engine's time of the range cut into k parts, and
-// P(i,n,1) that of the uncut range. The times themselves are in range_times.h.
+// P(i,n,1) that of the uncut range. The times themselves are in partition.cpp.
 #pragma once
 
 #include <cstdint>

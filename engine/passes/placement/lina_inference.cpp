@@ -22,7 +22,7 @@ class InferencePlacer {
         before_(graph_.num_ops()) {}
 
   Graph run() {
-    for (size_t i = 0; i < graph_.num_ops(); ++i) check_free(OpId(static_cast<int64_t>(i)));
+    for (const OpId op : graph_.op_ids()) check_free(op);
     layers_ = exchanged_layers(graph_);
     if (layers_.empty()) return std::move(graph_);
     const Model& model = context_.model;
@@ -52,7 +52,6 @@ class InferencePlacer {
   /// Throws UserError when the op is placed or cut, or its exchange is a step of one.
   void check_free(OpId id) const {
     const Op& op = graph_.op(id);
-    if (graph_.removed(id)) return;
     if (op.part >= 0 || is(graph_, id, MoeOp::kPlace) || op.attrs.contains("residents")) {
       throw user_error(
           "stage '{}': op '{}' is already cut or placed by another stage; leave that stage out",
@@ -61,8 +60,7 @@ class InferencePlacer {
     if (carries(graph_, id, Payload::kRows) && group_of(graph_, op) != group_) {
       throw user_error(
           "stage '{}': all-to-all '{}' is one step of an exchange; a placement needs one "
-          "all-to-all "
-          "among the ranks that hold all experts",
+          "all-to-all among the ranks that hold all experts",
           context_.stage, op.name);
     }
   }

@@ -4,8 +4,6 @@
 // ops: a built-in one, in engine/placement, or one of the recipe (Policies::place).
 #pragma once
 
-#include <string_view>
-
 #include "engine/passes/pass.h"
 #include "engine/placement/policy.h"
 
@@ -60,15 +58,6 @@ Graph place_experts(Graph graph, const PlacementStage& stage, const PassContext&
 /// order in which it selects experts. So the first slots and a part of the next one (sub-Trans B)
 /// hold the copies of a step that can be hidden there, and sub-Trans A holds the rest.
 int64_t hidden_between(const PlacementRates& rates, int64_t shadows);
-
-/// Adds ops around the updates of layers whose placements are for the next step (kNext). Where the
-/// policy moves residents, their gradients are summed before the update, and they move with their
-/// states after it. Then the next placement takes effect.
-Graph add_placement_updates(Graph graph);
-
-/// Calls place_experts with the built-in policy and the options that the stage names. Throws
-/// UserError also for use = 'now' with a policy that moves residents.
-Graph place_by_policy(Graph graph, const PassContext& context);
 
 /// Returns the rates that a layer's planner uses, from the cost model: rates of the links (slopes
 /// of closed forms, or of op_ns when no links are known), inputs per second through fc1, GELU and

@@ -5,6 +5,7 @@
 #include "engine/ops/defs.h"
 #include "engine/ops/placed.h"
 #include "engine/passes/moe_layer.h"
+#include "engine/passes/pass.h"
 #include "engine/passes/placement/place_experts.h"
 
 namespace moe {
@@ -19,8 +20,7 @@ struct Placed {
 
 std::vector<Placed> placed_layers(const Graph& graph) {
   std::vector<Placed> layers;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
+  for (const OpId op : graph.op_ids()) {
     if (!is(graph, op, MoeOp::kPlace)) continue;
     layers.push_back({op, input_of(graph, graph.op(op), Role::kPlacement), {}});
     const std::string prefix = fmt::format("b{}.ex.", graph.op(op).layer);
@@ -36,9 +36,8 @@ std::vector<Placed> placed_layers(const Graph& graph) {
 
 /// Returns the op of the update phase that overwrites a parameter; throws UserError if none.
 OpId update_of(const Graph& graph, TensorId parameter) {
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
-    if (graph.removed(op) || graph.op(op).phase != Phase::kUpdate) continue;
+  for (const OpId op : graph.op_ids()) {
+    if (graph.op(op).phase != Phase::kUpdate) continue;
     if (!mutated_inputs(graph, graph.op(op)).empty() && graph.op(op).inputs[0] == parameter) {
       return op;
     }
@@ -79,7 +78,10 @@ void sum_over_residents(Graph& graph, const Placed& layer, const Attrs& attrs) {
 
 }  // namespace
 
-Graph add_placement_updates(Graph graph) {
+/// Adds ops around the updates of layers whose placements are for the next step (kNext). Where the
+/// policy moves residents, their gradients are summed before the update, and they move with their
+/// states after it. Then the next placement takes effect.
+Graph add_placement_updates(Graph graph, const PassContext&) {
   for (const Placed& layer : placed_layers(graph)) {
     const Op make = graph.op(layer.place);
     if (attr_string(make, "use") == "now") continue;

@@ -3,10 +3,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
 #include "engine/network/contention.h"
-#include "engine/ops/placed.h"
 #include "engine/passes/moe_layer.h"
 #include "engine/passes/placement/place_experts.h"
 #include "engine/placement/expert_transfers.h"
@@ -100,9 +98,7 @@ PlacementRates fit_placement_rates(const Graph& graph, OpId exchange, const Pass
   if (!context.cost.has_times()) return rates;  // then the policy reads no rates either
   Nanoseconds experts = 0, between = 0;
   bool inside = false, behind = false;
-  for (size_t i = exchange.index(); i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
-    if (graph.removed(op)) continue;
+  for (const OpId op : graph.op_ids(exchange.index())) {
     const bool exchanges = carries(graph, op, Payload::kRows);
     if (op == exchange) {
       inside = true;

@@ -3,7 +3,6 @@
 #include <map>
 
 #include "engine/graph/op_def.h"
-#include "engine/passes/moe_layer.h"
 #include "engine/passes/pass.h"
 
 namespace moe {
@@ -16,9 +15,7 @@ class Refetch {
   Graph run() {
     const size_t n = graph_.num_ops();
     std::map<int32_t, OpId> begins;  // by layer: the first op of its backward
-    for (size_t i = 0; i < n; ++i) {
-      const OpId id(static_cast<int64_t>(i));
-      if (graph_.removed(id)) continue;
+    for (const OpId id : graph_.op_ids(0, n)) {
       if (is_again(graph_.op(id).phase)) begins.try_emplace(graph_.op(id).layer, id);
       if (of_micro_batch(id)) {
         for (const TensorId t : graph_.op(id).outputs) copied_.emplace(t, TensorId());
@@ -28,9 +25,7 @@ class Refetch {
         if (t.valid() && copied_.contains(t)) copied_.emplace(graph_.out(id), TensorId());
       }
     }
-    for (size_t i = 0; i < n; ++i) {
-      const OpId id(static_cast<int64_t>(i));
-      if (graph_.removed(id)) continue;
+    for (const OpId id : graph_.op_ids(0, n)) {
       if (const auto begin = begins.find(graph_.op(id).layer);
           begin != begins.end() && begin->second == id) {
         layer_ = begin->first;
@@ -54,9 +49,8 @@ class Refetch {
   }
   /// Adds the copies of the layer and the views of them once more.
   void copy_again(size_t n) {
-    for (size_t i = 0; i < n; ++i) {
-      const OpId id(static_cast<int64_t>(i));
-      if (graph_.removed(id) || graph_.op(id).layer != layer_) continue;
+    for (const OpId id : graph_.op_ids(0, n)) {
+      if (graph_.op(id).layer != layer_) continue;
       if (graph_.op(id).outputs.empty() || !copied_.contains(graph_.op(id).outputs[0])) continue;
       Op op = graph_.op(id);
       op.name += ".again";
