@@ -67,12 +67,10 @@ function M.user(message, at, where)
   error(of_user(message, at, where), 0)
 end
 
---- Raises an error of the kind "command": the command line is wrong.
 function M.command(message)
   error(core.failure("command", message), 0)
 end
 
---- Raises the error of a run that failed.
 function M.run(message)
   error(core.failure("run", message), 0)
 end

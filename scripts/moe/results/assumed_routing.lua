@@ -19,13 +19,11 @@ local function basis(gate, scores)
   return " on scores of " .. scores
 end
 
--- Returns the range of the runs' numbers as text: "1.00" or "1.00 to 1.25".
 local function range(numbers, form)
   local lo, hi = form:format(numbers:min()), form:format(numbers:max())
   return lo == hi and lo or ("%s to %s"):format(lo, hi)
 end
 
--- Returns the choices per token in runs with the same routing, and how many of them are dropped.
 local function counted(runs)
   local choices, dropped = values.new {}, values.new {}
   for i, run in ipairs(runs) do

@@ -103,7 +103,6 @@ function Band:results(ends)
   return self.by_ends[key]
 end
 
--- Returns all combinations that set each of the names to "lo" or "hi".
 local function corners_of(names)
   local all = { {} }
   for _, name in ipairs(names) do

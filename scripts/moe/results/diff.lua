@@ -93,7 +93,6 @@ local function time_of(run)
   return lo and ("%.4g (%.4g..%.4g)"):format(ms, lo, hi) or ("%.4g"):format(ms), ms, lo, hi
 end
 
--- Returns the cells of a pair's times: before, after, ratio, verdict.
 local function time_cells(pair)
   local a, b = pair[1], pair[2]
   local a_text, a_ms, a_lo, a_hi = time_of(a)
@@ -181,7 +180,6 @@ local function differs(pair)
   return pair[1].plan_hash ~= pair[2].plan_hash or pair[1].iteration_ms ~= pair[2].iteration_ms
 end
 
--- Says what differs between the plans of pairs that have traces, and for how many there are none.
 local function say_plans(pairs_of, dirs)
   local untraced = 0
   for _, pair in ipairs(pairs_of) do
@@ -199,7 +197,6 @@ local function say_plans(pairs_of, dirs)
   end
 end
 
--- Says how the machine's speed changed between executed runs, by the fixed piece of work.
 local function say_speed(pairs_of)
   local ratios = values.new {}
   for _, pair in ipairs(pairs_of) do
@@ -227,7 +224,6 @@ local function load(dir)
   return data
 end
 
---- Prints what differs between the results in the two folders of the command line.
 function M.diff()
   local dirs = core.args.folders
   local all = { load(dirs[1]), load(dirs[2]) }

@@ -32,7 +32,6 @@ local function other_passes(run)
     run.system, text(own), text(known))
 end
 
--- Appends a line for each thing that systems do with padded rows of models without capacity.
 local function append_padded(lines, runs)
   local kinds = {}
   for _, run in ipairs(runs) do

@@ -190,7 +190,6 @@ schema.record("metrics", "metrics", "times of a step", {}, METRICS)
 schema.record("run", "run", "a run, as in results.json and from R:each()", ROWS, declared).also =
   "results"
 
---- The fields of a run, indexed by name.
 M.FIELDS = schema.merged(declared, {})
 for _, row in ipairs(ROWS) do M.FIELDS[row[1]] = true end
 
@@ -378,7 +377,6 @@ function Results:groups(key)
   return order
 end
 
--- Fields that describe what was run, except for the system.
 local CASE = { "experiment", "entry", "executor", "device_name", "processes", "cluster",
   "cluster_parameters", "devices", "point", "parameters", "gate_options", "routing", "optimizer",
   "fill", "edits", "link", "pace", "precision", "nccl", "comm_priority", "steps", "init",

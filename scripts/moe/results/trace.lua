@@ -17,7 +17,6 @@ local NAME = { tid = "number", name = "string", args = { ["name?"] = "string" } 
 local FLOW = { tid = "number", ts = "number", id = "number" }
 local MEMORY = { ts = "number", args = { GiB = "number" } }
 
--- What is read from the events so far.
 local Reader = {}
 Reader.__index = Reader
 

@@ -289,7 +289,6 @@ local function run_all(e, jobs, R, verdicts, moved, refused)
   run_sensitivity(e, R, band, moved)
 end
 
--- Says how many of the experiment's simulations were not done again.
 local function say_found(counts)
   if counts.found == 0 then return end
   core.say(("%d of %d simulations were done before and were taken from the cache"):format(

@@ -111,7 +111,6 @@ local function options_of(c, spec, at)
   return options
 end
 
--- The fields that a simulation uses.
 local SIMULATED = { model = true, system = true, batches = true, first_batch = true,
   popularity = true, executor = true, cluster = true, swaps = true }
 

@@ -316,7 +316,6 @@ local function across(name, jobs)
   return lists
 end
 
--- Returns whether two jobs do the same.
 local function equal(a, b)
   if a.entry then return a == b end
   local first = simulations.key(a.spec, a.system, {})

@@ -143,7 +143,6 @@ function M.labels(values)
   return out
 end
 
---- Returns lists of values, indexed by name, as results show them.
 function M.list_labels(lists)
   local out = {}
   for name, list in pairs(lists) do

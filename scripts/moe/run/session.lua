@@ -87,7 +87,6 @@ function M.add_run(run)
   return number, ("trace-%03d-%s-"):format(number, run.system)
 end
 
---- Returns how many runs there are.
 function M.num_runs() return #kept.runs end
 
 return M

@@ -88,7 +88,6 @@ end
 --- Returns the factor that the text "x2" states, or nil for another text.
 function M.factor(text) return tonumber(text:match "^x(%d[%w.+-]*)$" or "") end
 
---- Returns whether there is a setting of this path.
 function M.gives(path)
   for _, s in ipairs(M.all()) do
     if s.name == path then return true end
@@ -99,7 +98,6 @@ end
 --- Marks a setting as one that has an effect, or is the recipe's own value.
 function M.found(s) s.found = true end
 
--- Raises a user error on a setting.
 local function refuse(s, why) error(core.failure("user", ("%s: %s"):format(s.text, why)), 0) end
 
 -- Notes why a setting has no effect here. sure: it will have none in other experiments either.

@@ -77,7 +77,6 @@ M.RUN = schema.merged(schema.picked(declared, { "steps", "precision", "eval_batc
 })
 
 local executors = {}  -- entries of core.table "executors", indexed by name
---- Names of the executors that run real ranks.
 M.EXECUTORS = {}
 for _, row in ipairs(core.table "executors") do
   executors[row.name] = row

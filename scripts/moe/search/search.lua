@@ -77,7 +77,6 @@ M.FIELDS = {
 }
 M.EXECUTE = real.FIELDS
 
--- Returns the techniques as a set of names.
 local function techniques_of(given, at)
   local set, names = {}, space_lib.TECHNIQUES
   if type(given) ~= "table" and given ~= "all" then
@@ -91,7 +90,6 @@ local function techniques_of(given, at)
   return set
 end
 
--- Returns the objectives as a list.
 local function objectives_of(given, at)
   local list = type(given) == "table" and given or { given }
   if #list < 1 or #list > #OBJECTIVES or list[1] == list[2] then
@@ -322,7 +320,6 @@ local function simplest(space, tried, mix, weight)
   return mix
 end
 
--- Returns what each technique of the mix contributes.
 local function contributions(space, tried, mix)
   local list, best = core.array {}, tried:record(mix, "best")
   for _, choice in ipairs(space:chosen(mix)) do

@@ -104,7 +104,6 @@ function M.passes_of(techniques)
   return of
 end
 
---- The names of all techniques.
 M.TECHNIQUES = {}
 for _, dimension in ipairs(DIMENSIONS) do
   for i = 2, #dimension do M.TECHNIQUES[#M.TECHNIQUES + 1] = dimension[i][1] end
@@ -256,7 +255,6 @@ function M.new(techniques, grid, with, of_mesh)
   return space
 end
 
---- Returns the mix without any technique.
 function Space:plain()
   local mix = {}
   for i in ipairs(self.dimensions) do mix[i] = 1 end

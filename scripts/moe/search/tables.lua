@@ -7,7 +7,6 @@ local M = {}
 
 local function gib(bytes) return ("%.1f"):format(bytes / 2 ^ 30) end
 
---- Returns a line on what was searched for.
 function M.head(s)
   local memory = s.memory_bytes > 0 and (" of %s GiB"):format(gib(s.memory_bytes)) or ""
   local steps = s.steps > 1 and ("mean of %d steps"):format(s.steps) or "one step"
@@ -15,7 +14,6 @@ function M.head(s)
     memory, steps)
 end
 
--- Returns a line on how much of the space was seen.
 local function seen(s)
   local refused = 0
   for _, one in ipairs(s.refused) do refused = refused + one.n end
@@ -63,7 +61,6 @@ function M.seen(s)
     .. "contributions and order"
 end
 
---- Returns a line on how fast a mix can be.
 function M.bound(s)
   if not s.bound_ms then
     return "No bound on the best mix's time is given: its ops take other times in each step "
@@ -136,7 +133,6 @@ function M.times(s)
   return rows
 end
 
---- Returns the table of what each technique of the best mix contributes.
 function M.contributions(s)
   local rows = { { "without", "iteration ms", "slower by", "peak GiB" } }
   for _, one in ipairs(s.contributions) do
@@ -160,7 +156,6 @@ function M.front(s)
   return rows
 end
 
---- Returns the table of the executed pairs.
 function M.executed(s)
   local rows = { { "a", "b", "predicted a / b", "executed a / b", "executed", "order held" } }
   for _, p in ipairs(s.executed.pairs) do

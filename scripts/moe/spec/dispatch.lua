@@ -30,7 +30,6 @@ local function size(doc, hi)
   return { type = "integer", lo = 1, hi = hi, required = true, doc = doc }
 end
 
---- Sizes of an exchange.
 M.SIZES = {
   ranks = size("ranks that exchange rows", 65536),
   ranks_per_node = size("ranks of a node, or of an NVLink domain", 65536),

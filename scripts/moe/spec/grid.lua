@@ -7,7 +7,6 @@ local M = {}
 
 local mt = schema.class("grid", "a grid, for example moe.grid { micro_batches = 4 }")
 
--- Declared with the model.
 local OF_MODEL = { "ep", "tp", "cp", "cp_comm", "etp", "route_over", "micro_batches" }
 
 M.FIELDS = schema.changed(schema.picked(schema.declared "model", OF_MODEL), {
@@ -58,7 +57,6 @@ local function make(t, at)
   return schema.object(grid, mt)
 end
 
---- moe.grid{...}
 function M.grid(t) return make(t, errors.here()) end
 
 --- Returns the grid with other fields; `grid` may be nil. at: the line that gives them.

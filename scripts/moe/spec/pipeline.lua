@@ -119,7 +119,6 @@ function M.define(def, path, at)
   end
 end
 
---- Fields of a schedule as text.
 M.TABLE = {
   csv = { type = "string",
     doc = "a line per rank with cells such as 3F0, as PyTorch writes schedules" },
@@ -130,7 +129,6 @@ M.TABLE = {
   transfers = { type = "boolean", default = false, doc = "whether it spells out SEND and RECV" },
 }
 
---- Fields of a choice of schedules.
 M.ANY = { of = { type = "list", of = { type = "pipeline" },
   doc = "the schedules to try; by default all that `moebench list pipelines` shows" } }
 

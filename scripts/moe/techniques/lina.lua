@@ -185,7 +185,6 @@ schema.record("popularity", "profile", "how often each expert follows each path"
   { "batches", "integer", "number of batches that were counted" },
 })
 
---- The functions of moe.lina.
 M.functions = schema.functions("moe.lina", "function", {
   capacity_factor = { capacity_factor, M.ROUTED, "number",
     "the least capacity factor of a model with which no choice of these batches is dropped" },

@@ -17,7 +17,6 @@ function M.tick_step(span, count)
   return 10 * power
 end
 
---- Returns a number as the text of a tick.
 function M.tick_text(x)
   if math.abs(x) >= 1e6 then return (("%.3g"):format(x):gsub("e%+0*", "e")) end
   return ("%.6g"):format(x)

@@ -71,7 +71,6 @@ local function most_of(t)
   return most > 0 and most or 1
 end
 
--- Returns the legend: the parts, and the marks that the bars have.
 local function legend_of(t)
   local entries, bound, samples = {}, false, false
   for i, part in ipairs(t.parts) do entries[i] = part end
@@ -90,7 +89,6 @@ local function legend_of(t)
   return entries
 end
 
--- Draws the ticks of the axis behind the bars, and its name.
 local function draw_axis(out, t, most, x_of, top, bottom)
   for v = 0, most, axes.tick_step(most, 6) do
     out[#out + 1] = svg.line(x_of(v), top, x_of(v), bottom + 4, "rule")

@@ -78,7 +78,6 @@ function M.mark(number, x, y, say)
     class = M.series_class("mark", number), say and html.title { say } or "" }
 end
 
---- Returns the entry of a series in a legend.
 function M.series_entry(number, doc)
   return { doc = doc, mark = { M.line(0, 6, 22, 6, M.series_class("line", number)),
     M.mark(number, 11, 6) } }

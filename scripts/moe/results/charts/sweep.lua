@@ -28,7 +28,6 @@ local EXPOSED = { name = "exposed", label = "exposed communication", unit = "ms"
 local MEMORY = { name = "memory", label = "peak memory", unit = "GiB", from = 0,
   of = function(run) return run.peak_bytes / GIB end }
 
--- Returns the sorted different values of a coordinate.
 local function distinct(groups, of)
   local seen, list = {}, {}
   for _, group in ipairs(groups) do
@@ -206,7 +205,6 @@ local function distribution(s, out)
     x_label = "speed-up, x" }
 end
 
--- Returns the runs of each system that fit in memory, those at `at` of the axis, or all.
 local function shares_of(s, axis)
   local list = {}
   for _, system in ipairs(s.systems) do
@@ -261,7 +259,6 @@ local function panels(s)
   return out
 end
 
--- Returns a chart of bars for each point at which a plan fits in memory.
 local function point_bars(s, title_of)
   local out = {}
   for i, group in ipairs(s.groups) do

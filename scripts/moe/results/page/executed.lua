@@ -58,7 +58,6 @@ local function losses_table(runs)
   return blocks.table("losses", "Losses by step", rows)
 end
 
--- Returns the distribution of the steps' times, or nil if there are too few steps.
 local function distribution(runs)
   local series = {}
   for i, run in ipairs(runs) do

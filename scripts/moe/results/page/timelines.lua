@@ -39,7 +39,6 @@ local function traced(R)
   return list
 end
 
--- Returns the captions of timelines: run -> text.
 local function captions(R)
   local executed = R:where { provenance = { "emulated", "measured" } }:groups(results.case_of)
   local names, out = format.coordinates(R:where { provenance = "simulated" }, true), {}

@@ -85,7 +85,6 @@ local function turns_lines(runs)
   return lines
 end
 
--- Returns the number of choices dropped in all steps of a run.
 local function dropped(run)
   local sum = 0
   for _, count in ipairs(run.drops) do sum = sum + count end

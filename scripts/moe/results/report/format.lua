@@ -87,7 +87,6 @@ local function speedup_text(base, run)
   return base and not base.oom and ("%.2fx"):format(base.iteration_ms / run.iteration_ms) or "-"
 end
 
--- Appends the cells to the row; returns the row.
 local function append(row, cells)
   for _, cell in ipairs(cells) do row[#row + 1] = cell end
   return row
@@ -124,7 +123,6 @@ end
 
 local MAX_REASONS = 12  -- further refused runs are counted
 
---- Returns lines on why runs were refused.
 function M.refused_lines(refused)
   local lines, more = {}, #refused - MAX_REASONS
   for i = 1, math.min(#refused, MAX_REASONS) do lines[i] = "Refused: " .. refused[i].reason end

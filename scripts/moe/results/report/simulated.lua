@@ -13,7 +13,6 @@ local M = {}
 
 local SKEWED = 1.005  -- an imbalance above this is shown
 
--- Returns whether f(run) holds for a run of the groups.
 local function any(groups, f)
   for _, group in ipairs(groups) do
     for _, run in ipairs(group) do
