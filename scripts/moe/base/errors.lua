@@ -113,6 +113,14 @@ function M.with_traceback(err)
   return core.failure("lua", tostring(err), debug.traceback("", 2):sub(2))
 end
 
+--- Returns true and what f(...) returns, or false and the user error that it raises. Other errors
+--- are raised again.
+function M.try(f, ...)
+  local ok, made = xpcall(f, M.with_traceback, ...)
+  if not ok and core.kind_of(made) ~= "user" then error(made, 0) end
+  return ok, made
+end
+
 -- Returns whether a message has the text, and not only as the beginning of a longer word or number.
 local function says(message, text)
   local _, last = message:find(text, 1, true)

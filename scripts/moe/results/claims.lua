@@ -67,9 +67,7 @@ function M.number_text(unit, x, format)
   return (format or "%.3g"):format(x, unit)
 end
 
-function M.claim(t)
-  local at = errors.here()
-  local c = schema.check(M.FIELDS, t, "moe.claim", at)
+M.claim = schema.taking(M.FIELDS, "moe.claim", function(c, at)
   c.paper = rawget(papers, c.id)
   if not c.paper then
     schema.unknown("moe.claim.id", "figure", c.id, schema.keys_of(papers), at)
@@ -85,7 +83,7 @@ function M.claim(t)
   end
   c.at = at
   return schema.object(c, mt)
-end
+end)
 
 local function near_interval(c)
   local paper, n = c.paper.value, c.neutral

@@ -78,13 +78,7 @@ local function runs_of(parts)
         key = { at, run.entry, parts_lib.place(over, run.point or run.points[1]), i } }
     end
   end
-  table.sort(list, function(a, b)
-    for i, x in ipairs(a.key) do
-      if x ~= b.key[i] then return x < b.key[i] end
-    end
-    return false
-  end)
-  return list
+  return schema.sorted(list, function(one) return unpack(one.key) end)
 end
 
 -- Gives a run the trace that it has in one run of all parts, of which few have one.

@@ -365,16 +365,9 @@ end
 function Results:groups(key)
   local at = errors.here()
   if type(key) ~= "function" then schema.refuse("groups", key, "a function of a run", at) end
-  local order, by_key = {}, {}
-  for _, run in ipairs(self.runs) do
-    local k = errors.call(at, core.json_encode, key(run))
-    if not by_key[k] then
-      by_key[k] = {}
-      order[#order + 1] = by_key[k]
-    end
-    table.insert(by_key[k], run)
-  end
-  return order
+  return schema.grouped(self.runs, function(run)
+    return errors.call(at, core.json_encode, key(run))
+  end)
 end
 
 local CASE = { "experiment", "entry", "executor", "device_name", "processes", "cluster",

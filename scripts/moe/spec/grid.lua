@@ -43,10 +43,7 @@ M.FIELD = { type = "grid", doc = "moe.grid; default: one micro-batch, all ranks 
 
 local function make(t, at)
   local grid = schema.check(M.FIELDS, t, "grid", at)
-  if grid.micro_batches and grid.global_batch then
-    errors.user("grid.global_batch: give either global_batch or micro_batches, not both", at,
-      "grid.global_batch")
-  end
+  schema.one_of(grid, "global_batch", "micro_batches", "grid", at, true)
   if grid.cp_comm and (grid.cp or 1) == 1 then
     errors.user("grid.cp_comm: has no effect with cp = 1; omit it, or give cp", at, "grid.cp_comm")
   elseif grid.route_over and (grid.tp or 1) * (grid.cp or 1) == 1 then

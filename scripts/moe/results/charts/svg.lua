@@ -3,6 +3,7 @@
 -- gives colours: of the theme on the page, of print in a file. Lengths are in px of the page; in a
 -- file a px is 0.6 pt, so that text of 12 px has 7.2 pt and a chart of WIDTH fits a column of 3.5
 -- inches.
+local aligned = require "moe.base.aligned"
 local html = require "moe.results.page.html"
 
 local M = {}
@@ -46,21 +47,6 @@ function M.shortened(text, width)
   if M.text_width(text) <= width then return text end
   local cut = text:sub(1, math.max(1, math.floor(width / M.CHAR) - 1))
   return (cut:gsub("[\192-\255]?[\128-\191]*$", "")) .. "…"
-end
-
---- Returns the lines into which the text breaks so that each is at most about `width` px wide,
---- unless a word is wider.
-function M.wrapped(text, width)
-  local lines = { "" }
-  for word in text:gmatch "%S+" do
-    local longer = lines[#lines] == "" and word or lines[#lines] .. " " .. word
-    if lines[#lines] ~= "" and M.text_width(longer) > width then
-      lines[#lines + 1] = word
-    else
-      lines[#lines] = longer
-    end
-  end
-  return lines
 end
 
 -- Shapes of the marks of series, around the point at which the path begins.
@@ -110,7 +96,7 @@ end
 --- title and legend take.
 function M.begin(t)
   local width, out, y = t.width or M.WIDTH, {}, 6
-  for _, line in ipairs(M.wrapped(t.title, (width - 8) / M.BOLD)) do
+  for _, line in ipairs(aligned.wrapped(t.title, (width - 8) / M.BOLD, M.text_width)) do
     y = y + LINE
     out[#out + 1] = M.text(4, y - 4, line, "title")
   end
