@@ -54,6 +54,18 @@ function M.of_values(values)
   return { at = at, ticks = values }
 end
 
+--- Adds a horizontal axis from 0 to `most` with about `count` ticks, whose lines begin at `top`,
+--- and its label at `middle`.
+function M.from_zero(out, most, count, x_of, top, bottom, middle, label)
+  local step = M.tick_step(most, count)
+  for k = 0, math.floor(most / step + 1e-9) do
+    local x = x_of(k * step)
+    out[#out + 1] = svg.line(x, top, x, bottom + 4, "rule")
+    out[#out + 1] = svg.text(x, bottom + 16, M.tick_text(k * step), "tick", "middle")
+  end
+  out[#out + 1] = svg.text(middle, bottom + 32, label, "unit", "middle")
+end
+
 -- Adds the ticks of the horizontal axis; a text that would touch the one before it is omitted.
 local function draw_x(out, t, x_of, top, bottom)
   local last = -math.huge

@@ -89,14 +89,6 @@ local function legend_of(t)
   return entries
 end
 
-local function draw_axis(out, t, most, x_of, top, bottom)
-  for v = 0, most, axes.tick_step(most, 6) do
-    out[#out + 1] = svg.line(x_of(v), top, x_of(v), bottom + 4, "rule")
-    out[#out + 1] = svg.text(x_of(v), bottom + 16, axes.tick_text(v), "tick", "middle")
-  end
-  out[#out + 1] = svg.text((LABEL + WIDTH - VALUE) / 2, bottom + 32, t.x_label, "unit", "middle")
-end
-
 --- Returns a chart of bars. t = { name =, title =, x_label = (with its unit), unit =, parts = a
 --- list of { class =, doc = }, most = the end of the axis, or nil, groups = a list of { bound = a
 --- value or nil, bars = a list of { label =, value = text to the right, parts = a number for each
@@ -117,7 +109,7 @@ function M.bars(t)
     end
     y = y + GAP
   end
-  draw_axis(out, t, most, x_of, top, y)
+  axes.from_zero(out, most, 6, x_of, top, y, (LABEL + WIDTH - VALUE) / 2, t.x_label)
   out[#out + 1] = front
   return svg.chart(t, y + 40, out)
 end
