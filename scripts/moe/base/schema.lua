@@ -149,10 +149,10 @@ function M.grouped(list, key_of)
 end
 
 --- Returns all combinations of the values of `lists`, name -> list, each as name -> value; the last
---- name in alphabetical order changes fastest.
-function M.product(lists)
+--- of `names`, by default in alphabetical order, changes fastest.
+function M.product(lists, names)
   local all = { {} }
-  for _, name in ipairs(keys_of(lists)) do
+  for _, name in ipairs(names or keys_of(lists)) do
     local more = {}
     for _, one in ipairs(all) do
       for _, v in ipairs(lists[name]) do more[#more + 1] = M.merged(one, { [name] = v }) end

@@ -86,7 +86,7 @@ M.layouts = schema.taking(M.FIELDS, "moe.layouts", function(c, at)
   local dtype, types = dtypes.of(c.model, set)
   local number = { number_bytes.bytes(dtype, c.optimizer, types) }
   local list = {}
-  for _, fields in ipairs(schema.product(schema.merged(default, c.axes))) do
+  for _, fields in ipairs(schema.product(schema.merged(default, c.axes), AXES)) do
     local ok, made = errors.try(function()
       local blocks = c.model.layers
       if blocks and blocks < fields.pp then
