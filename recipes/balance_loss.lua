@@ -7,10 +7,8 @@ local moe = require "moe"
 local STEPS, LAST, EXPERTS = 150, 50, 8
 
 local function model_of(changes)
-  local m = { vocab = 256, layers = 4, hidden = 64, heads = 4, seq = 64, batch_per_device = 8,
-    experts = EXPERTS, gate = "top_k", k = 2 }
-  for key, value in pairs(changes) do m[key] = value end
-  return moe.model.gpt2_moe(m)
+  return moe.model.gpt2_moe(moe.merged({ vocab = 256, layers = 4, hidden = 64, heads = 4, seq = 64,
+    batch_per_device = 8, experts = EXPERTS, gate = "top_k", k = 2 }, changes))
 end
 
 local function balance(over, count)
@@ -35,20 +33,14 @@ local function late(f)
   return sum / LAST
 end
 
-local function sum_and_max(list)
-  local sum, max = 0, 0
-  for _, x in ipairs(list) do sum, max = sum + x, math.max(max, x) end
-  return sum, max
-end
-
 local function layer_row(r, i)
   local loads = late(function(step)
-    local sum, max = sum_and_max(r.moe[step][i].load)
-    return max * EXPERTS / sum
+    local load = moe.values(r.moe[step][i].load)
+    return load:max() / load:mean()
   end)
   local dropped = late(function(step)
     local m = r.moe[step][i]
-    return 100 * m.dropped / sum_and_max(m.load)
+    return 100 * m.dropped / (EXPERTS * moe.values(m.load):mean())
   end)
   local busy = late(function(step)
     local n = 0
@@ -58,8 +50,7 @@ local function layer_row(r, i)
   local added = late(function(step)
     return r.moe[step][i].balance_loss + r.moe[step][i].z_loss
   end)
-  return ("%d"):format(r.moe[1][i].layer), ("%.2f"):format(loads), ("%.1f"):format(busy),
-    ("%.1f"):format(dropped), ("%.4f"):format(added)
+  return r.moe[1][i].layer, loads, busy, dropped, added
 end
 
 local rows = { { "balancing", "block", "max/mean load", "busy experts", "dropped %", "added loss",
@@ -72,13 +63,12 @@ for _, variant in ipairs(VARIANTS) do
   for i = 1, #r.moe[1] do
     local row = { i == 1 and name or "", layer_row(r, i) }
     if i == 1 then
-      row[#row + 1] = ("%.3f"):format(late(function(step) return r.losses[step] end))
-      row[#row + 1] = ("%.3f"):format(r.eval_loss)
-      row[#row + 1] = ("%.1f"):format(r.peak_bytes / 2 ^ 20)
+      row[7], row[8] = late(function(step) return r.losses[step] end), r.eval_loss
+      row[9] = r.peak_bytes / 2 ^ 20
     end
     rows[#rows + 1] = row
   end
 end
 print(("%d ranks, %d experts, top-2, AdamW, %d steps; means over the last %d"):format(2, EXPERTS,
   STEPS, LAST))
-print(moe.table(rows))
+print(moe.table(rows, { "", "%d", "%.2f", "%.1f", "%.1f", "%.4f", "%.3f", "%.3f", "%.1f" }))

@@ -21,16 +21,9 @@ local function at(values, part)
   return values[math.floor(part * (#values - 1) + 0.5) + 1]
 end
 
--- Returns the largest and the mean of a list.
-local function most(list)
-  local largest, sum = 0, 0
-  for _, n in ipairs(list) do largest, sum = math.max(largest, n), sum + n end
-  return largest, sum / #list
-end
-
 local function uneven(list)
-  local largest, mean = most(list)
-  return largest / mean
+  local computed = moe.values(list)
+  return computed:max() / computed:mean()
 end
 
 -- Returns moe.loads' counts as routed[expert][device].
@@ -66,14 +59,12 @@ local function show_large()
       end
     end
     rows[#rows + 1] = {}
-    rows[#rows + 1] = { "UltraEP as published", ("%.2f"):format(row.ratio), "", "1.01",
-      row.replicas }
+    rows[#rows + 1] = { "UltraEP as published", row.ratio, "", "1.01", row.replicas }
     for _, name in ipairs(METHODS) do
-      rows[#rows + 1] = { name, ("%.2f"):format(at(before, 0.5)), "",
-        ("%.3f"):format(at(after[name], 0.5)), at(replicas[name], 0.5) }
+      rows[#rows + 1] = { name, at(before, 0.5), "", at(after[name], 0.5), at(replicas[name], 0.5) }
     end
   end
-  print(moe.table(rows))
+  print(moe.table(rows, { "", "%.2f", "", "%.3f" }))
 end
 
 -- Loads of 3 devices and 6 experts, of which few are heavy.
@@ -94,7 +85,7 @@ local function show_small()
         layout = layout }
     end
     local function note(name, computed, optimum)
-      local largest = most(computed)
+      local largest = moe.values(computed):max()
       regret[name][seed] = 100 * (largest / optimum - 1)
       best[name] = best[name] + (largest == optimum and 1 or 0)
     end
@@ -108,11 +99,10 @@ local function show_small()
   local rows = { { "", "optimum of", "median %", "90 %", "worst %", "optimal" } }
   for i = 0, #METHODS do
     local name = METHODS[i] or "none"
-    rows[#rows + 1] = { name, LAYOUT[name] and "all layouts" or "copies",
-      ("%.1f"):format(at(regret[name], 0.5)), ("%.1f"):format(at(regret[name], 0.9)),
-      ("%.1f"):format(at(regret[name], 1)), ("%d of %d"):format(best[name], P.small) }
+    rows[#rows + 1] = { name, LAYOUT[name] and "all layouts" or "copies", at(regret[name], 0.5),
+      at(regret[name], 0.9), at(regret[name], 1), ("%d of %d"):format(best[name], P.small) }
   end
-  print(moe.table(rows))
+  print(moe.table(rows, { "", "", "%.1f", "%.1f", "%.1f" }))
 end
 
 show_large()

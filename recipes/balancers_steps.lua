@@ -32,16 +32,12 @@ local function systems(names)
 end
 
 -- Returns a run's mean time of a step: in W7 one step of four has the burst.
-local function mean_ms(run)
-  local sum = 0
-  for _, ms in ipairs(run.samples_ms) do sum = sum + ms end
-  return sum / #run.samples_ms
-end
+local function mean_ms(run) return moe.values(run.samples_ms):mean() end
 
 -- Returns the least, the middle and the largest of a list.
-local function spread(values)
-  table.sort(values)
-  return values[1], values[math.floor((#values + 1) / 2)], values[#values]
+local function spread(list)
+  local values = moe.values(list)
+  return values:min(), values:quantile(0.5), values:max()
 end
 
 local function short(workload) return workload:match "^W%d" end
@@ -151,12 +147,10 @@ local function show_costs()
     if name ~= "raf_rows" and name ~= "prophet_planner" then
       local one = costs(workload, nodes, moe.system(name) {})
       local two = costs(workload, nodes, moe.system("beside_" .. name) { moe.pass[name] {} })
-      rows[#rows + 1] = { name, ("%.0f"):format(one[1]), ("%.0f"):format(one[2]),
-        ("%.1f"):format(one[3]), ("%.1f"):format(one[5]), "", ("%.1f"):format(two[3]),
-        ("%.1f"):format(two[4]), ("%.1f"):format(two[5]) }
+      rows[#rows + 1] = { name, one[1], one[2], one[3], one[5], "", two[3], two[4], two[5] }
     end
   end
-  print(moe.table(rows))
+  print(moe.table(rows, { "", "%.0f", "%.0f", "%.1f", "%.1f", "", "%.1f", "%.1f", "%.1f" }))
 end
 
 moe.run(moe.experiment { name = "balancers_steps",

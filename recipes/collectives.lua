@@ -140,22 +140,21 @@ for _, row in ipairs(ROWS) do
     local time = moe.op_time { cluster = on, op = op, ranks = gpus, bytes = bytes }
     local ratio = time.ms * 1e3 / us
     keep(op, bytes, ratio)
-    rows[#rows + 1] = { source, op, tostring(gpus), label(bytes), ("%.0f"):format(us),
-      ("%.0f"):format(time.ms * 1e3), ("%.2f"):format(ratio), time.source:match "'(%a.*)'" or "" }
+    rows[#rows + 1] = { source, op, gpus, label(bytes), us, time.ms * 1e3, ratio,
+      time.source:match "'(%a.*)'" or "" }
   end
 end
-print(moe.table(rows))
+print(moe.table(rows, { "", "", "", "", "%.0f", "%.0f", "%.2f" }))
 print ""
 
 local summary = { { "ours over published", "bytes", "rows", "median", "least", "most" } }
 for _, op in ipairs { "all_to_all", "all_reduce" } do
   for i, class in ipairs(CLASSES) do
     local all = ratios[op .. i]
-    summary[#summary + 1] = { op, class[1], tostring(#all), ("%.2f"):format(all:quantile(0.5)),
-      ("%.2f"):format(all:min()), ("%.2f"):format(all:max()) }
+    summary[#summary + 1] = { op, class[1], #all, all:quantile(0.5), all:min(), all:max() }
   end
 end
-print(moe.table(summary))
+print(moe.table(summary, { "", "", "", "%.2f", "%.2f", "%.2f" }))
 print ""
 for _, name in ipairs { "xxrjun", "nccl309a", "nccl309b", "aws", "vultr", "alps", "oci", "oke" } do
   print(name .. ": " .. SOURCES[name][1])

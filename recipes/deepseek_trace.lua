@@ -139,9 +139,8 @@ end
 
 -- Returns the ops of an MoE layer: name -> { us, kind }.
 local function planned(stack, launch_us)
-  local device = {}
-  for key, value in pairs(moe.cluster.h800({ nodes = 8 }).device) do device[key] = value end
-  device.step_ratio, device.attention_backward, device.launch_us = SMS, BACKWARD, launch_us
+  local device = moe.merged(moe.cluster.h800({ nodes = 8 }).device,
+    { step_ratio = SMS, attention_backward = BACKWARD, launch_us = launch_us })
   local plan = moe.plan { cluster = moe.cluster.h800 { nodes = 8, device = device, stack = stack },
     model = moe.model.deepseek_v3 { layers = 1, dense_layers = 0, seq = 4096, batch_per_device = 1,
       ep = 64, capacity = "none", rows_bound = 1, dtypes = "megatron_fp8_block" },
@@ -190,8 +189,7 @@ local rows = { { "class", "measured", "kernels", "predicted", "kernels", "ratio"
 local function row(name, there, here, from)
   local ratio = there.us > 0 and here.us > 0 and here.us / there.us
   local close = ratio and math.abs(ratio - 1) <= WITHIN
-  rows[#rows + 1] = { name, ("%.2f ms"):format(there.us / 1e3), ("%.0f"):format(there.kernels),
-    ("%.2f ms"):format(here.us / 1e3), ("%.0f"):format(here.kernels),
+  rows[#rows + 1] = { name, there.us / 1e3, there.kernels, here.us / 1e3, here.kernels,
     ratio and ("%.2f%s"):format(ratio, close and "" or " !") or "", from }
   return close and there.us or 0
 end
@@ -208,7 +206,7 @@ end
 row("compute", sums, here_sums, "")
 print("An MoE layer of DeepSeek-V3, forward and backward, on one of 64 H800; kernels without gaps; "
   .. "!: beyond 15%\n")
-print(moe.table(rows))
+print(moe.table(rows, { "", "%.2f ms", "%.0f", "%.2f ms", "%.0f" }))
 print(("\n%.0f%% of the measured compute is in classes within 15%%, %.0f%% in those without a "
   .. "constant from the trace or in sight of it"):format(100 * good / math.max(sums.us, 1),
   100 * free / math.max(sums.us, 1)))

@@ -83,15 +83,14 @@ for _, nodes in ipairs { 2, 8, 32 } do
           system = moe.system "plain" (passes) }
         steps[i] = plan.sim.iteration_ms
         local d = plan:info().dispatcher
-        bytes[i] = d and ("%.1f"):format(d.dispatch.nic_bytes / 1e6) or "-"
+        bytes[i] = d and d.dispatch.nic_bytes / 1e6 or "-"
       end
     end
     if #steps == 2 then
-      rows[#rows + 1] = { nodes, dispatcher and dispatcher.name or "none",
-        ("%.1f"):format(steps[1]), ("%.1f"):format(steps[2]),
-        ("%.3f"):format(steps[1] / steps[2]), bytes[1], bytes[2] }
+      rows[#rows + 1] = { nodes, dispatcher and dispatcher.name or "none", steps[1], steps[2],
+        steps[1] / steps[2], bytes[1], bytes[2] }
     end
   end
 end
 print "What a limit of nodes per token gains in a step (DeepSeek-V3, four layers)"
-print(moe.table(rows))
+print(moe.table(rows, { "", "", "%.1f", "%.1f", "%.3f", "%.1f", "%.1f" }))

@@ -193,16 +193,10 @@ local DISPATCHERS = { { D.two_level, {}, 2 }, { D.two_level, { order = "inter_fi
   { D.allgather, { algorithm = "two_level" }, 3 }, { D.allgather, { algorithm = "ring" }, 5 } }
 local SIZES = { vocab = 64, hidden = 128, heads = 2, seq = 8,
   experts = 8, ep = 4, capacity = "none" }
-local function merged(a, b)
-  local t = {}
-  for key, value in pairs(a) do t[key] = value end
-  for key, value in pairs(b) do t[key] = value end
-  return t
-end
 local MODELS = {
-  function(own) return moe.model.gpt2_moe(merged(merged(SIZES, { gate = "top2" }), own)) end,
-  function(own) return moe.model.mixtral_8x7b(merged(merged(SIZES, { kv_heads = 2, k = 4,
-    expert_ffn = 32, ffn = 32 }), own)) end,
+  function(own) return moe.model.gpt2_moe(moe.merged(SIZES, { gate = "top2" }, own)) end,
+  function(own) return moe.model.mixtral_8x7b(moe.merged(SIZES, { kv_heads = 2, k = 4,
+    expert_ffn = 32, ffn = 32 }, own)) end,
 }
 
 local function dispatched(passes, of, d, options, grid)
@@ -221,7 +215,7 @@ local function train_dispatched(name, passes, grid)
   -- Where choices follow from drawn popularities, a rounding moves no token to another expert.
   local more = { layers = 2 * grid.pp, batch_per_device = 2 / grid.pp }
   local own = make(more)
-  local fixed = make(merged(more, { routing = moe.workload "zipf" { s = 0.5 } }))
+  local fixed = make(moe.merged(more, { routing = moe.workload "zipf" { s = 0.5 } }))
   local whole = { wire = "fp32", combine = "fp32" }
   local ok, reference = pcall(dispatched, passes, own, D.alltoallv, whole, grid)
   if not ok then return nil, reference end
@@ -230,12 +224,12 @@ local function train_dispatched(name, passes, grid)
     local d, options, n = unpack(row)
     local wire = d(options).options
     local narrower = { wire = wire.wire, combine = wire.combine }
-    local good, one = pcall(dispatched, passes, own, d, merged(options, whole), grid)
+    local good, one = pcall(dispatched, passes, own, d, moe.merged(options, whole), grid)
     if good then
       exact = math.max(exact, apart(reference, one))
       local key = wire.wire .. wire.combine
       wires[key] = wires[key] or dispatched(passes, fixed, D.alltoallv, narrower, grid)
-      local two = dispatched(passes, fixed, d, merged(options, narrower), grid)
+      local two = dispatched(passes, fixed, d, moe.merged(options, narrower), grid)
       narrow, ran = math.max(narrow, apart(wires[key], two) * 256 / n), ran + 1
     else
       refuse(name .. " " .. d(options).name, one)

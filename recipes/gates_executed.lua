@@ -63,10 +63,10 @@ for _, routing in ipairs(ROUTINGS) do
       local sent = bytes(executed, true)
       local planned = routing[2] and bytes(plan, true) or 2 * bytes(plan, false)
       local p = run.prediction
-      rows[#rows + 1] = { routing[1], gate[1], run.system, ("%.3f"):format(sent / CHECKED / 1e6),
-        ("%.3f"):format(planned / CHECKED / 1e6), ("%.1f"):format(run.iteration_ms),
-        ("%.1f"):format(p.iteration_ms), ("%+.1f%%"):format(100 * p.error) }
+      rows[#rows + 1] = { routing[1], gate[1], run.system, sent / CHECKED / 1e6,
+        planned / CHECKED / 1e6, run.iteration_ms, p.iteration_ms, 100 * p.error }
     end
   end
 end
-print("\nBytes and times of gates, executed and simulated\n" .. moe.table(rows))
+print("\nBytes and times of gates, executed and simulated\n"
+  .. moe.table(rows, { "", "", "", "%.3f", "%.3f", "%.1f", "%.1f", "%+.1f%%" }))

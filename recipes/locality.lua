@@ -52,16 +52,13 @@ end
 local function extremes(r, layer)
   local top, bottom = moe.values {}, moe.values {}
   for step = FIRST, STEPS do
-    local load = {}
-    for i, n in ipairs(r.moe[step][layer].load) do load[i] = n end
+    local load = { unpack(r.moe[step][layer].load) }
     table.sort(load)
     top[#top + 1] = sum(load, #load - 2) / sum(load)
     bottom[#bottom + 1] = sum(load, 1, 3) / sum(load)
   end
   return top:median(), bottom:median()
 end
-
-local function percent(x) return ("%.1f%%"):format(100 * x) end
 
 local rows = { { "balance loss", "layer", "cosine, next step", "10th", "overlap, next step", "10th",
   "top 3 of 16", "bottom 3", "top-1 next expert", "top-2" } }
@@ -74,17 +71,16 @@ for _, coefficient in ipairs { 0, 0.01 } do
     local top, bottom = extremes(r, layer)
     local share = layer > 1 and next_expert.layers[layer - 1].share
     rows[#rows + 1] = { layer == 1 and ("%g"):format(coefficient) or "", layer,
-      ("%.3f"):format(similarity(r, layer, cosine, 1)),
-      ("%.3f"):format(similarity(r, layer, cosine, FAR)),
-      percent(similarity(r, layer, overlap, 1)), percent(similarity(r, layer, overlap, FAR)),
-      percent(top), percent(bottom), share and percent(share[1]) or "",
-      share and percent(share[2]) or "" }
+      similarity(r, layer, cosine, 1), similarity(r, layer, cosine, FAR),
+      100 * similarity(r, layer, overlap, 1), 100 * similarity(r, layer, overlap, FAR), 100 * top,
+      100 * bottom, share and 100 * share[1] or "", share and 100 * share[2] or "" }
   end
-  rows[#rows + 1] = { "", "all", "", "", "", "", "", "", percent(next_expert.share[1]),
-    percent(next_expert.share[2]) }
+  rows[#rows + 1] = { "", "all", "", "", "", "", "", "", 100 * next_expert.share[1],
+    100 * next_expert.share[2] }
   rows[#rows + 1] = {}
 end
 print(("%d experts, top-1, %d tokens per step; medians over steps %d to %d"):format(EXPERTS,
   RANKS * ROWS * SEQ, FIRST, STEPS))
-print(moe.table(rows))
+print(moe.table(rows, { "", "", "%.3f", "%.3f", "%.1f%%", "%.1f%%", "%.1f%%", "%.1f%%", "%.1f%%",
+  "%.1f%%" }))
 print "Even loads: top 3 18.8%, bottom 3 18.8%. Lina's figure 9: 41.94%, 54.59% (another model)."

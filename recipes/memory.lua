@@ -9,8 +9,6 @@ local MODELS = { { "mixtral_8x7b", ep = 8 }, { "deepseek_v3", ep = 64 } }
 local OPTIONS = { { "neither" }, { "zero = 1", zero = 1 },
   { "recompute", recompute = "blocks" }, { "both", zero = 1, recompute = "blocks" } }
 
-local function gib(bytes) return ("%.1f"):format(bytes / 2 ^ 30) end
-
 for _, m in ipairs(MODELS) do
   local rows = { { "GPUs", "options", "step ms", "parameters and states GiB", "peak GiB",
     "largest tensors at the peak" } }
@@ -21,11 +19,11 @@ for _, m in ipairs(MODELS) do
         model = moe.model[m[1]] { seq = 4096, batch_per_device = 1, ep = m.ep },
         optimizer = { name = "adamw", lr = 1e-4, weight_decay = 0.1 } }
       local memory = plan:memory()
-      rows[#rows + 1] = { i == 1 and 8 * nodes or "", o[1],
-        ("%.0f"):format(plan:simulate().iteration_ms), gib(memory.persistent_bytes),
-        gib(memory.peak_bytes), table.concat(memory.holders, ", ", 1, 2) }
+      rows[#rows + 1] = { i == 1 and 8 * nodes or "", o[1], plan:simulate().iteration_ms,
+        memory.persistent_bytes / 2 ^ 30, memory.peak_bytes / 2 ^ 30,
+        table.concat(memory.holders, ", ", 1, 2) }
     end
   end
   print(m[1])
-  print(moe.table(rows))
+  print(moe.table(rows, { "", "", "%.0f", "%.1f", "%.1f" }))
 end

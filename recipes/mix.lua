@@ -21,9 +21,7 @@ local steps = {
 }
 local systems = {}
 for i, s in ipairs(steps) do
-  local t = { all_reduce = DDP }
-  for j, p in ipairs(s[3]) do t[j] = p end
-  systems[i] = moe.system(s[1])(t)
+  systems[i] = moe.system(s[1]) { all_reduce = DDP, unpack(s[3]) }
 end
 
 local R = moe.run(moe.experiment {
@@ -37,13 +35,12 @@ for run in R:each() do
   first = first or run
   local off = 0
   for i, loss in ipairs(run.losses) do off = math.max(off, math.abs(loss - first.losses[i])) end
-  rows[#rows + 1] = { steps[#rows][2], ("%.1f"):format(run.iteration_ms),
-    ("%.1f"):format(run.prediction.iteration_ms),
-    before and ("%.3fx"):format(before.iteration_ms / run.iteration_ms) or "",
-    ("%.1f"):format(run.exposed_comm_ms), ("%.1e"):format(off) }
+  rows[#rows + 1] = { steps[#rows][2], run.iteration_ms, run.prediction.iteration_ms,
+    before and before.iteration_ms / run.iteration_ms or "", run.exposed_comm_ms, off }
   before = run
 end
-print("\nEmulated: what each adds\n" .. moe.table(rows))
+print("\nEmulated: what each adds\n"
+  .. moe.table(rows, { "", "%.1f", "%.1f", "%.3fx", "%.1f", "%.1e" }))
 
 local techniques = {
   { "capacity_pipeline", pass.capacity_pipeline { degree = 2 } }, { "pipemoe", pass.pipemoe {

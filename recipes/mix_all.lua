@@ -94,9 +94,9 @@ for run in executed:each() do
   runs[run.system] = run
   local off = 0
   for i, loss in ipairs(run.losses) do off = math.max(off, math.abs(loss - runs.base.losses[i])) end
-  ms[#ms + 1] = { run.system, ("%.1f"):format(run.iteration_ms),
-    ("%.1f"):format(run.prediction.iteration_ms), ("%.1e"):format(off) }
+  ms[#ms + 1] = { run.system, run.iteration_ms, run.prediction.iteration_ms, off }
 end
 if #executed.runs > 0 then  -- --executor simulate leaves the experiment out
-  print("\nEmulated, two ranks\n" .. moe.table(rows_of(runs)) .. "\n" .. moe.table(ms))
+  print("\nEmulated, two ranks\n" .. moe.table(rows_of(runs)) .. "\n"
+    .. moe.table(ms, { "", "%.1f", "%.1f", "%.1e" }))
 end

@@ -40,9 +40,8 @@ for run in R:each() do
   first = first or run
   local off = 0
   for i, loss in ipairs(run.losses) do off = math.max(off, math.abs(loss - first.losses[i])) end
-  out[#out + 1] = { run.system, ("%.1f"):format(run.iteration_ms),
-    ("%.1f"):format(run.prediction.iteration_ms),
-    ("%.3fx"):format(first.iteration_ms / run.iteration_ms), ("%.1f"):format(run.exposed_comm_ms),
-    ("%.1e"):format(off), run.digest }
+  out[#out + 1] = { run.system, run.iteration_ms, run.prediction.iteration_ms,
+    first.iteration_ms / run.iteration_ms, run.exposed_comm_ms, off, run.digest }
 end
-print("\nEmulated: what each adds when load is not balanced\n" .. moe.table(out))
+print("\nEmulated: what each adds when load is not balanced\n"
+  .. moe.table(out, { "", "%.1f", "%.1f", "%.3fx", "%.1f", "%.1e" }))

@@ -114,13 +114,13 @@ for run in executed:each() do
   for i, loss in ipairs(run.losses) do off = math.max(off, math.abs(loss - first.losses[i])) end
   local samples = moe.values(run.samples_ms)
   errors[#errors + 1] = 100 * math.abs(run.prediction.error)
-  rows[#rows + 1] = { run.system, ("%.1f"):format(run.iteration_ms),
-    ("%.0f%%"):format(100 * (samples:quantile(0.9) / samples:quantile(0.1) - 1)),
-    ("%.1f"):format(run.prediction.iteration_ms), ("%+.1f%%"):format(100 * run.prediction.error),
-    run.disturbed and "yes" or "no", ("%.1e"):format(off) }
+  rows[#rows + 1] = { run.system, run.iteration_ms,
+    100 * (samples:quantile(0.9) / samples:quantile(0.1) - 1), run.prediction.iteration_ms,
+    100 * run.prediction.error, run.disturbed and "yes" or "no", off }
 end
 if first then
   print(("\nExecuted, %d of the systems (seed %d); errors are those at the speed that the cores "
     .. "had during the run\n%s\nerror: median %.1f%%, largest %.1f%%"):format(#errors, set.seed,
-    moe.table(rows), errors:median(), errors:max()))
+    moe.table(rows, { "", "%.1f", "%.0f%%", "%.1f", "%+.1f%%", "", "%.1e" }), errors:median(),
+    errors:max()))
 end

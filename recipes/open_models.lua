@@ -13,8 +13,7 @@ local BUCKETS = { lane = "comm_reduce", place = "ready", bucket_bytes = 25 * 2 ^
 -- placements need. t: fields that all systems have.
 local function systems(all_ranks, t)
   local function system(name, passes)
-    for key, value in pairs(t) do passes[key] = value end
-    return moe.system(name)(passes)
+    return moe.system(name)(moe.merged(passes, t))
   end
   local function rows(name, ...)
     return system(name, { pass.irregular_a2a {}, pass.used_rows {}, all_reduce = BUCKETS, ... })

@@ -72,14 +72,13 @@ local R = moe.run(moe.experiment {
   run = { { "cpu", ranks = RANKS, steps = STEPS, rehearse = 24 } },
 })
 
-local kept, errors, inside = R:where { disturbed = false }, {}, 0
+local kept, errors, inside = R:where { disturbed = false }, moe.values {}, 0
 for run in kept:each() do
   errors[#errors + 1] = math.abs(run.prediction.error)
   if run.prediction.inside then inside = inside + 1 end
 end
 local marked = #R.runs - #errors
-table.sort(errors)
-local function at(share) return 100 * errors[math.max(1, math.ceil(share * #errors))] end
+local function at(share) return 100 * errors:quantile(share) end
 
 -- The prediction for the speed that the machine had, and for the routing of the run.
 local function for_the_run(p) return p.same_routing_ms or p.same_speed_ms or p.iteration_ms end

@@ -101,9 +101,8 @@ end
 -- part: a plan of the layers of one pipeline rank alone, as if there were no others.
 local function plan_of(row, gpu, micro_batches, recompute, part)
   local name, fields = unpack(MODELS[row.model])
-  local all = { seq = row.seq, batch_per_device = row.mbs, capacity = "none",
-    dtypes = types_of(row), rows_bound = 1 }  -- every rank gets as many rows
-  for key, value in pairs(fields or {}) do all[key] = value end
+  local all = moe.merged({ seq = row.seq, batch_per_device = row.mbs, capacity = "none",
+    dtypes = types_of(row), rows_bound = 1 }, fields or {})  -- every rank gets as many rows
   for _, need in ipairs(row.needs or {}) do
     if need == "MTP" then all.mtp_layers = 1 end
   end
@@ -167,9 +166,9 @@ local function shares_of(row, gpu, recompute)
         and "exchange" or span.lane:find "^compute" and "others"
     if class then parts[class], all = parts[class] + ms, all + ms end
   end
-  for class, ms in pairs(parts) do parts[class] = ("%.0f%%"):format(100 * ms / all) end
+  for class, ms in pairs(parts) do parts[class] = 100 * ms / all end
   local sim = plan:simulate()
-  return parts, ("%.0f%%"):format(100 * sim.host_bound_ms / sim.iteration_ms)
+  return parts, 100 * sim.host_bound_ms / sim.iteration_ms
 end
 
 local rows = { { "row", "step", "measured", "ratio", "attention", "products", "experts", "exchange",
@@ -196,20 +195,17 @@ local function predict(row)
   local tokens = row.seq * row.mbs * ga / ms * 1e3 / (row.tp or 1) / (row.pp or 1)
     / (row.cp or 1)
   local name, fields = unpack(MODELS[row.model])
-  local sized = { seq = row.seq, batch_per_device = 1 }
-  for key, value in pairs(fields or {}) do sized[key] = value end
+  local sized = moe.merged({ seq = row.seq, batch_per_device = 1 }, fields or {})
   local tflops = tokens * 3 * moe.model[name](sized):flops {} / 1e12
   local ratio = row.measured_ms and ms / row.measured_ms
   if ratio then
     errors[#errors + 1] = math.abs(ratio - 1)
     if not missing[1] then of_all_simulated[#of_all_simulated + 1] = math.abs(ratio - 1) end
   end
-  rows[#rows + 1] = { row.id, ("%.0f ms"):format(ms),
-    ratio and ("%.0f"):format(row.measured_ms) or "", ratio and ("%.2f"):format(ratio) or "",
-    parts.attention, parts.products, parts.experts, parts.exchange, parts.others, host,
-    ("%.0f"):format(tokens), ("%.0f%%"):format(100 * tflops / peak),
-    sim.peak_bytes and ("%.1f"):format(sim.peak_bytes / 2 ^ 30) or "",
-    recompute or "", table.concat(missing, "; ") }
+  rows[#rows + 1] = { row.id, ms, ratio and row.measured_ms or "", ratio or "", parts.attention,
+    parts.products, parts.experts, parts.exchange, parts.others, host, tokens,
+    100 * tflops / peak, sim.peak_bytes and sim.peak_bytes / 2 ^ 30 or "", recompute or "",
+    table.concat(missing, "; ") }
 end
 
 local set = moe.options { only = "" }
@@ -231,7 +227,8 @@ end
 print("Numbers: Megatron's; no capacity, even routing; stack megatron; an unstated dispatcher is "
   .. "NCCL's\nall-to-all. Parts are shares of a rank's compute and exchanges; tokens/s and MFU per "
   .. "GPU, by 3 times the\nforward's operations per token and the data sheet's dense bf16 peak.\n")
-print(moe.table(rows))
+print(moe.table(rows, { "", "%.0f ms", "%.0f", "%.2f", "%.0f%%", "%.0f%%", "%.0f%%", "%.0f%%",
+  "%.0f%%", "%.0f%%", "%.0f", "%.0f%%", "%.1f" }))
 for why, n in pairs(reasons) do print(("%d rows are left out: %s"):format(n, why)) end
 for what, list in pairs { ["measured"] = errors, ["measured and wholly simulated"] =
     of_all_simulated } do

@@ -54,10 +54,9 @@ for layer = 1, #recorded.moe[1] do
       same[batch - 1] = common(recorded.moe[batch - 1][layer].load, layers[layer].load)
     end
   end
-  rows[#rows + 1] = { layer, ("%.2f"):format(load:max() / load:mean()),
-    ("%.2f"):format(load:min() / load:mean()), ("%.1f%%"):format(100 * same:mean()) }
+  rows[#rows + 1] = { layer, load:max() / load:mean(), load:min() / load:mean(), 100 * same:mean() }
 end
-print(moe.table(rows))
+print(moe.table(rows, { "", "%.2f", "%.2f", "%.1f%%" }))
 
 print(("A training step on %d H100 GPUs, simulated; means over %d steps"):format(GPUS, BATCHES))
 rows = { { "system", "balanced", "as recorded" } }
@@ -66,9 +65,8 @@ for _, name in ipairs { "raf_rows", "lancet", "eplb", "prophet" } do
   for _, routing in ipairs { moe.workload "balanced" {}, moe.trace(recorded.record) {} } do
     local plan = moe.plan { system = moe.system(name) {}, cluster = moe.cluster.h100 { nodes = 1 },
       model = model_of({ batch_per_device = ROWS / GPUS, routing = routing }, true) }
-    row[#row + 1] = ("%.2f ms"):format(
-      moe.values(plan:simulate { steps = BATCHES }.samples_ms):mean())
+    row[#row + 1] = moe.values(plan:simulate { steps = BATCHES }.samples_ms):mean()
   end
   rows[#rows + 1] = row
 end
-print(moe.table(rows))
+print(moe.table(rows, { "", "%.2f ms", "%.2f ms" }))

@@ -19,13 +19,12 @@ end
 
 local rows = { { "rule", "efficiency", "all-to-all ms", "slower", "all-reduce ms", "slower" } }
 local a2a_alone, reduce_alone = (ends({ a2a }, {})), (ends({ reduce }, {}))
-rows[2] = { "each alone", "", ("%.3f"):format(a2a_alone), "", ("%.3f"):format(reduce_alone), "" }
+rows[2] = { "each alone", "", a2a_alone, "", reduce_alone, "" }
 for _, rule in ipairs(RULES) do
   for _, efficiency in ipairs { 1, 0.7, 0.48 } do
     local first = rule == "strict_priority" and urgent or a2a
     local x, y = ends({ first, reduce }, { share = rule, efficiency = efficiency })
-    rows[#rows + 1] = { rule, ("%g"):format(efficiency), ("%.3f"):format(x),
-      ("%.2fx"):format(x / a2a_alone), ("%.3f"):format(y), ("%.2fx"):format(y / reduce_alone) }
+    rows[#rows + 1] = { rule, efficiency, x, x / a2a_alone, y, y / reduce_alone }
   end
 end
-print(moe.table(rows))
+print(moe.table(rows, { "", "%g", "%.3f", "%.2fx", "%.3f", "%.2fx" }))

@@ -4,8 +4,11 @@
 -- busiest lane and the critical path, which no order of the same ops can beat.
 local moe = require "moe"
 
-local function ms(x) return x and ("%.2f"):format(x) or "-" end
-local function percent(a, b) return b > 0 and ("%.1f%%"):format(100 * a / b) or "-" end
+local function percent(a, b) return b > 0 and 100 * a / b or "-" end
+
+local function row(run, ...)
+  return { run.cluster, run.model, run.parameters.layers, run.devices, ... }
+end
 
 local function show(R)
   local dw = { { "cluster", "model", "layers", "GPUs", "all-to-alls", "their ms", "dW", "their ms",
@@ -13,26 +16,18 @@ local function show(R)
   local step = { { "cluster", "model", "layers", "GPUs", "system", "step ms", "lane ms", "path ms",
     "bound ms", "bound/step" } }
   for run in R:each() do
-    local where = { run.cluster, run.model, run.parameters.layers, run.devices }
     if run.system == "lancet" then
-      local o, row = run.overlap, { unpack(where) }
-      for _, cell in ipairs { o.num_a2a, ms(o.a2a_ms), o.num_dw, ms(o.dw_ms), ms(o.greedy_ms),
-        ms(o.exact_ms), ms(o.bound_ms), percent(o.greedy_ms, o.bound_ms) } do
-        row[#row + 1] = cell
-      end
-      dw[#dw + 1] = row
+      local o = run.overlap
+      dw[#dw + 1] = row(run, o.num_a2a, o.a2a_ms, o.num_dw, o.dw_ms, o.greedy_ms,
+        o.exact_ms or "-", o.bound_ms, percent(o.greedy_ms, o.bound_ms))
     end
-    for _, cell in ipairs { run.system, ms(run.iteration_ms), ms(run.busiest_lane_ms),
-      ms(run.critical_path_ms), ms(run.lower_bound_ms),
-      percent(run.lower_bound_ms, run.iteration_ms) } do
-      where[#where + 1] = cell
-    end
-    step[#step + 1] = where
+    step[#step + 1] = row(run, run.system, run.iteration_ms, run.busiest_lane_ms,
+      run.critical_path_ms, run.lower_bound_ms, percent(run.lower_bound_ms, run.iteration_ms))
   end
   print "\nWeight gradients under the backward's all-to-alls"
-  print(moe.table(dw))
+  print(moe.table(dw, { "", "", "", "", "", "%.2f", "", "%.2f", "%.2f", "%.2f", "%.2f", "%.1f%%" }))
   print "\nSteps"
-  print(moe.table(step))
+  print(moe.table(step, { "", "", "", "", "", "%.2f", "%.2f", "%.2f", "%.2f", "%.1f%%" }))
 end
 
 return moe.experiment {

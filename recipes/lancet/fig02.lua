@@ -25,14 +25,11 @@ local function show(R)
     "a2a/experts", "a2a share", "Orig ms", "Curr ms", "Opt ms" } }
   for run in R:each() do
     local a2a, expert, rest = parts_of(run)
-    local cells = { rest, expert, a2a, ratio(run), share(run), a2a + expert + rest,
-      math.max(a2a, expert) + rest, math.max(a2a, expert + rest) }
-    for i, format in ipairs { "%.0f", "%.1f", "%.1f", "%.2fx", "%.1f%%", "%.0f", "%.0f", "%.0f" } do
-      cells[i] = format:format(cells[i])
-    end
-    rows[#rows + 1] = { run.model, run.devices, run.system, unpack(cells) }
+    rows[#rows + 1] = { run.model, run.devices, run.system, rest, expert, a2a, ratio(run),
+      share(run), a2a + expert + rest, math.max(a2a, expert) + rest, math.max(a2a, expert + rest) }
   end
-  print(moe.table(rows))
+  print(moe.table(rows, { "", "", "", "%.0f", "%.1f", "%.1f", "%.2fx", "%.1f%%", "%.0f", "%.0f",
+    "%.0f" }))
 end
 
 -- The paper does not say on how many GPUs its largest value was found, or whether it is over

@@ -35,11 +35,10 @@ local function show(R)
     for run in some:each() do
       local before, parts, was = run.system:match "^before_(%d+)$", range_of(run)
       local label = before and "" or run == orig and "Orig" or "as the pass chooses"
-      rows[#rows + 1] = { label, before or "-", before and ("%.2f"):format(was - alone) or "-",
-        before and parts or "-", ("%.2f"):format(run.forward_ms),
-        ("%.1f%%"):format(100 * run.forward_ms / orig.forward_ms) }
+      rows[#rows + 1] = { label, before or "-", before and was - alone or "-",
+        before and parts or "-", run.forward_ms, 100 * run.forward_ms / orig.forward_ms }
     end
-    print(moe.table(rows))
+    print(moe.table(rows, { "", "", "%.2f", "", "%.2f", "%.1f%%" }))
     local best = some:where { system = function(s) return s:match "^before" end }
       :best { "forward_ms" }.runs[1]
     local function rise(before)

@@ -10,14 +10,13 @@ local function show(R)
   for _, group in R:by { "gpu", "size" } do
     if #rows > 1 then rows[#rows + 1] = {} end
     for run in group:each() do
-      local cells = { run.compute_ms - run.hidden_comm_ms, run.hidden_comm_ms,
-        run.exposed_comm_ms, run.iteration_ms, run.compute_ms, run.comm_ms }
-      for i, ms in ipairs(cells) do cells[i] = ("%.1f"):format(ms) end
       rows[#rows + 1] = { run.cluster, run.model, run.parameters.batch_per_device,
-        run.choice and ("%s (%s)"):format(run.system, run.choice) or run.system, unpack(cells) }
+        run.choice and ("%s (%s)"):format(run.system, run.choice) or run.system,
+        run.compute_ms - run.hidden_comm_ms, run.hidden_comm_ms, run.exposed_comm_ms,
+        run.iteration_ms, run.compute_ms, run.comm_ms }
     end
   end
-  print(moe.table(rows))
+  print(moe.table(rows, { "", "", "", "", "%.1f", "%.1f", "%.1f", "%.1f", "%.1f", "%.1f" }))
 end
 
 -- Returns the largest reduction over the models, 1 - lancet / other, in percent.

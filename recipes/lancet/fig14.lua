@@ -23,9 +23,8 @@ local CASES = {
 local STEPS, EXPERTS = 12, 4
 
 local function model_of(name, gate)
-  local m = { name = name, vocab = 256, experts = EXPERTS, gate = gate }
-  for key, value in pairs(MODELS[name]) do m[key] = value end
-  return moe.model.gpt2_moe(m)
+  return moe.model.gpt2_moe(moe.merged(MODELS[name],
+    { name = name, vocab = 256, experts = EXPERTS, gate = gate }))
 end
 
 -- Errors of predictions in percent: of the step's time (all systems, raf, lancet), of the exposed

@@ -18,9 +18,8 @@ local function line(label, R, system)
     wins = wins + (gain > 1 and 1 or 0)
     if not worst or gain < worst then worst, at = gain, run end
   end
-  return { label, #gains, ("%.0f%%"):format(100 * wins / #gains), ("%.3fx"):format(gains:mean()),
-    ("%.3fx"):format(gains:median()), ("%.3fx"):format(gains:max()), ("%.3fx"):format(worst) }, at,
-    gains
+  return { label, #gains, 100 * wins / #gains, gains:mean(), gains:median(), gains:max(), worst },
+    at, gains
 end
 
 local function show_of(R, system)
@@ -32,7 +31,7 @@ local function show_of(R, system)
     rows[#rows + 1] = {}
     for value, some in R:by(key) do rows[#rows + 1] = line(key .. " " .. value, some, system) end
   end
-  print(moe.table(rows))
+  print(moe.table(rows, { "", "", "%.0f%%", "%.3fx", "%.3fx", "%.3fx", "%.3fx" }))
   print(("Worst regret %.1f%%: %s."):format(100 * math.max(0, 1 / gains:min() - 1), text(worst)))
 end
 

@@ -91,18 +91,16 @@ for _, efficiency in ipairs(EFFICIENCIES) do
     local v, of = x[system.name], p[system.name]
     local least_most, speedup, expected = "", "", ""
     if i > 1 then
-      speedup = ("%.3fx"):format(v.ratio:median())
+      speedup = v.ratio:median()
       least_most = ("%.3f..%.3f"):format(v.ratio:min(), v.ratio:max())
-      expected = ("%.3fx"):format(p.lina_baseline.iteration_ms / of.iteration_ms)
+      expected = p.lina_baseline.iteration_ms / of.iteration_ms
       if v.ratio:median() < 1 then
         losses[#losses + 1] = ("%s at %.2f"):format(system.name, efficiency)
       end
     end
-    rows[#rows + 1] = { ("%.2f"):format(efficiency), system.name, ("%.1f"):format(v.step:median()),
-      ("%.1f"):format(of.iteration_ms), speedup, least_most, expected,
-      ("%.1f"):format(v.wait:median()), ("%.1f"):format(of.a2a_wait_ms),
-      ("%.1f"):format(v.transfer:median()), ("%.1f"):format(of.a2a_transfer_ms),
-      ("%.0f%%"):format(v.busy:median()), ("%.0f%%"):format(100 * of.pipelining_efficiency) }
+    rows[#rows + 1] = { efficiency, system.name, v.step:median(), of.iteration_ms, speedup,
+      least_most, expected, v.wait:median(), of.a2a_wait_ms, v.transfer:median(),
+      of.a2a_transfer_ms, v.busy:median(), 100 * of.pipelining_efficiency }
     local first = x.lina_baseline
     if i <= ONLY_ORDER and v.digest ~= first.digest then
       error(("%s: parameters differ from the baseline's"):format(system.name))
@@ -116,7 +114,8 @@ end
 
 print(("\nEmulated: medians of %d interleaved pairs, %d steps each less the first"):format(PAIRS,
   STEPS))
-print(moe.table(rows))
+print(moe.table(rows, { "%.2f", "", "%.1f", "%.1f", "%.3fx", "", "%.3fx", "%.1f", "%.1f", "%.1f",
+  "%.1f", "%.0f%%", "%.0f%%" }))
 print(("The first %d variants end with the same parameters, bit by bit; pipelining within rounding")
   :format(ONLY_ORDER))
 print("Slower than the baseline: " .. (#losses > 0 and table.concat(losses, ", ") or "none"))

@@ -16,10 +16,10 @@ local function plan_of(size, efficiency)
 end
 
 -- Returns, for each of the backward's all-to-alls that overlaps an all-reduce, its transfer time
--- divided by that of the fastest all-to-all.
+-- divided by that of the fastest all-to-all, as moe.values.
 local function slowdowns(size, efficiency)
   local spans = plan_of(size, efficiency):spans()
-  local reduces, times, alone = {}, {}, math.huge
+  local reduces, times, alone = {}, moe.values {}, math.huge
   for _, s in ipairs(spans) do
     if s.kind == "all_reduce" then reduces[#reduces + 1] = s end
     if s.kind == "all_to_all" then alone = math.min(alone, s.end_ms - s.begin_ms) end
@@ -32,7 +32,6 @@ local function slowdowns(size, efficiency)
       end
     end
   end
-  table.sort(times)
   return times
 end
 
@@ -47,28 +46,25 @@ moe.run(moe.experiment {
     local rows = { { "model", "sharing efficiency", "baseline ms", "fixed", "priority",
       "+ partition", "+ pipelining", "+ packing" } }
     for key, group in R:by { "model", "efficiency" } do
-      local row = { key[1], ("%.2f"):format(key[2]),
-        ("%.0f"):format(group:where { system = "lina_baseline" }.runs[1].iteration_ms) }
-      for _, name in ipairs(NAMES) do
-        row[#row + 1] = ("%.3fx"):format(
-          group:ratio { "iteration_ms", of = name, to = "lina_baseline" }[1])
+      local row = { key[1], key[2],
+        group:where { system = "lina_baseline" }.runs[1].iteration_ms }
+      for i, name in ipairs(NAMES) do
+        row[i + 3] = group:ratio { "iteration_ms", of = name, to = "lina_baseline" }[1]
       end
       rows[#rows + 1] = row
     end
-    print(moe.table(rows))
+    print(moe.table(rows, { "", "%.2f", "%.0f", "%.3fx", "%.3fx", "%.3fx", "%.3fx", "%.3fx" }))
   end,
 })
 
 local function measure(efficiency)
-  local all, by_size = {}, {}
+  local all, by_size = moe.values {}, {}
   for i, size in ipairs(SIZES) do
     local times = slowdowns(size, efficiency)
     for _, x in ipairs(times) do all[#all + 1] = x end
-    by_size[i] = { size, ("%.2f"):format(efficiency), #times,
-      ("%.2fx"):format(times[math.ceil(#times / 2)]), ("%.2fx"):format(times[#times]) }
+    by_size[i] = { size, efficiency, #times, times:quantile(0.5), times:max() }
   end
-  table.sort(all)
-  return { median = all[math.ceil(#all / 2)], most = all[#all], by_size = by_size }
+  return { median = all:quantile(0.5), most = all:max(), by_size = by_size }
 end
 
 local function show(values)
@@ -78,7 +74,7 @@ local function show(values)
     for _, row in ipairs(value.by_size) do rows[#rows + 1] = row end
   end
   print "\nAll-to-alls of the baseline's step that meet an all-reduce"
-  print(moe.table(rows))
+  print(moe.table(rows, { "", "%.2f", "", "%.2fx", "%.2fx" }))
 end
 
 moe.judge { name = "lina_slowdown", title = "what an all-reduce does to all-to-alls",

@@ -74,14 +74,14 @@ for _, s in ipairs(SYSTEMS) do
     error(("%s: predictions %s, those of fixed are %s"):format(s.name, r.digest, digest))
   end
   local average, worst = imbalance(r)
-  rows[#rows + 1] = { s.name, r.digest, ("%.6f"):format(moe.values(r.losses):mean()),
-    ("%.2f%%"):format(100 * moe.values(r.accuracy):mean()),
-    r.again.of > 0 and ("%d of %d"):format(r.again.placed, r.again.of) or "no phase 2",
-    ("%.2f"):format(average), ("%.2f"):format(worst) }
+  rows[#rows + 1] = { s.name, r.digest, moe.values(r.losses):mean(),
+    100 * moe.values(r.accuracy):mean(),
+    r.again.of > 0 and ("%d of %d"):format(r.again.placed, r.again.of) or "no phase 2", average,
+    worst }
 end
 print(("Executed on %d CPU ranks: %d batches of %d tokens; trained for %d steps to %.3f"):format(
   RANKS, BATCHES, RANKS * ROWS * SEQ, STEPS, trained.losses[#trained.losses]))
-print(moe.table(rows))
+print(moe.table(rows, { "", "", "%.6f", "%.2f%%", "", "%.2f", "%.2f" }))
 print(("The same predictions everywhere. Rows are those of layers %d to %d. No times: %d ranks "
   .. "share this machine's cores"):format(LONGEST + 1, LAYERS, RANKS))
 
@@ -114,12 +114,11 @@ for path = 1, LONGEST do
   local list, set = simulate({}, path, replayed).again,
     simulate({ compare = "set" }, path, replayed).again
   list, set = list.placed / list.of, set.placed / set.of
-  paths[#paths + 1] = { path, profile(path).paths, ("%.0f%%"):format(100 * (1 - list)),
-    ("%.0f%%"):format(100 * (1 - set)), ("%.0f%%"):format(100 * list),
-    ("%.0f%%"):format(100 * set) }
+  paths[#paths + 1] = { path, profile(path).paths, 100 * (1 - list), 100 * (1 - set), 100 * list,
+    100 * set }
 end
 print "\nEstimates of our model's routing (top 2k estimated = actual, Lina section 5.1)"
-print(moe.table(paths))
+print(moe.table(paths, { "", "", "%.0f%%", "%.0f%%", "%.0f%%", "%.0f%%" }))
 
 for _, normalise in ipairs { false, true } do
   local times = { { "system", "median ms", "of ideal", "95% ms", "of ideal" } }
@@ -132,11 +131,10 @@ for _, normalise in ipairs { false, true } do
       { place_ms = 0.2, host_bytes_per_s = 25e9 }).answer_ms)
     local median, tail = ms:quantile(0.5), ms:quantile(0.95)
     ideal_median, ideal_tail = ideal_median or median, ideal_tail or tail
-    times[#times + 1] = { name, ("%.2f"):format(median), ("%.2fx"):format(median / ideal_median),
-      ("%.2f"):format(tail), ("%.2fx"):format(tail / ideal_tail) }
+    times[#times + 1] = { name, median, median / ideal_median, tail, tail / ideal_tail }
   end
   print(("\nSimulated: %d layers of Transformer-XL's sizes, %d tokens per GPU, 8 GPUs of the "
     .. "paper's cluster, our model's routing; phases by closed form, estimates %s"):format(LAYERS,
     RANKS * ROWS * SEQ / DEVICES, normalise and "scaled to all devices" or "as printed"))
-  print(moe.table(times))
+  print(moe.table(times, { "", "%.2f", "%.2fx", "%.2f", "%.2fx" }))
 end

@@ -142,17 +142,16 @@ local function show(reading, result)
       local by = result[model.id][experts]
       for _, system in ipairs(SYSTEMS) do
         local r = by[system]
-        rows[#rows + 1] = { model.name, experts, system, ("%.1f"):format(r.median_ms),
-          ("%.2fx"):format(r.median_ms / by.ideal.median_ms), ("%.1f"):format(r.p95_ms),
-          ("%.2fx"):format(r.p95_ms / by.ideal.p95_ms), ("%.2f"):format(r.layer_p95_ms),
-          ("%.2f"):format(r.a2a_p95_ms), ("%.1f"):format(r.phase_2_ms),
-          ("%.1f"):format(r.mapping_wait_ms), ("%.1f"):format(r.swap_wait_ms),
-          ESTIMATES[system] and ("%.0f%%"):format(100 * (1 - by.lina.fine_tuning)) or "",
-          ESTIMATES[system] and ("%.0f%%"):format(100 * (r.fine_tuning or 0)) or "" }
+        rows[#rows + 1] = { model.name, experts, system, r.median_ms,
+          r.median_ms / by.ideal.median_ms, r.p95_ms, r.p95_ms / by.ideal.p95_ms, r.layer_p95_ms,
+          r.a2a_p95_ms, r.phase_2_ms, r.mapping_wait_ms, r.swap_wait_ms,
+          ESTIMATES[system] and 100 * (1 - by.lina.fine_tuning) or "",
+          ESTIMATES[system] and 100 * (r.fine_tuning or 0) or "" }
       end
     end
   end
-  print(moe.table(rows))
+  print(moe.table(rows, { "", "", "", "%.1f", "%.2fx", "%.1f", "%.2fx", "%.2f", "%.2f", "%.1f",
+    "%.1f", "%.1f", "%.0f%%", "%.0f%%" }))
 end
 
 local function show_all(values)
@@ -161,10 +160,9 @@ local function show_all(values)
   for _, experts in ipairs(EXPERTS) do
     local s = moe.lina.locality { routing = classes(experts, 0.3), ranks = 1, tokens = TOKENS,
       experts = experts, k = 1, layers = LAYERS, batches = 4 }
-    rows[#rows + 1] = { experts, ("%.1f%%"):format(100 * s.share[1]),
-      ("%.1f%%"):format(100 * s.share[2]) }
+    rows[#rows + 1] = { experts, 100 * s.share[1], 100 * s.share[2] }
   end
-  print(moe.table(rows))
+  print(moe.table(rows, { "", "%.1f%%", "%.1f%%" }))
   show(READINGS[1], values[1])
   show(READINGS[4], values[4])
   show(BEYOND, results_of(BEYOND))

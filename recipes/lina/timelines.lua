@@ -115,12 +115,12 @@ local function show(values)
   for i, reading in ipairs(readings) do
     for _, variant in ipairs(VARIANTS) do
       local layer = values[i][variant[1]]
-      cells[#cells + 1] = { reading.rows, ("%.1f"):format(reading.efficiency), variant[1],
-        variant[2], ("%.1f"):format(layer.over), ("%.1f"):format(layer.reduced) }
+      cells[#cells + 1] = { reading.rows, reading.efficiency, variant[1], variant[2], layer.over,
+        layer.reduced }
     end
     cells[#cells + 1] = {}
   end
-  print(moe.table(cells))
+  print(moe.table(cells, { "", "%.1f", "", "", "%.1f", "%.1f" }))
   for i, rows in ipairs(ROWS) do
     print(("From the gradient of the combine on, %g ms a cell, %d rows, sharing efficiency %.1f")
       :format(CELL_MS, rows, EFFICIENCIES[1]))

@@ -24,14 +24,6 @@ local LAYERS = {
   { rows = 8, hidden = 128, ffn = 2048, bytes_per_s = 2e7, latency_us = 20 },
 }
 
-local function with(lines, more)
-  local t = {}
-  for _, from in ipairs { lines, more } do
-    for key, value in pairs(from) do t[key] = value end
-  end
-  return t
-end
-
 local function model_of(layer)
   return moe.model.gpt2_moe { name = "one_layer", vocab = 256, layers = 1, moe_every = 1,
     hidden = layer.hidden, heads = 4, ffn = layer.ffn, seq = 128, batch_per_device = layer.rows,
@@ -107,11 +99,10 @@ local function show_layer(i, layer, fit, choice, degrees, samples)
   for _, degree in ipairs(degrees) do
     local ms = samples[degree]:median()
     rows[#rows + 1] = { degree .. (degree == choice.degree and " *" or ""),
-      ("%.2f"):format(1e3 * moe.pipemoe.time(with(l, { degree = degree, objective = "step" }))),
-      ("%.2f"):format(ms), ("%+.1f%%"):format(100 * (ms / best - 1)),
-      numbers(samples[degree], "%.1f") }
+      1e3 * moe.pipemoe.time(moe.merged(l, { degree = degree, objective = "step" })), ms,
+      100 * (ms / best - 1), numbers(samples[degree], "%.1f") }
   end
-  print(moe.table(rows))
+  print(moe.table(rows, { "", "%.2f", "%.2f", "%+.1f%%" }))
   return best, best_degree
 end
 
@@ -121,7 +112,7 @@ local seen, different, good, is_best = {}, 0, 0, 0
 for i, layer in ipairs(LAYERS) do
   local fit = moe.pipemoe.fit { model = model_of(layer), ranks = RANKS, link = link_of(layer),
     objective = "step" }
-  local choice = moe.pipemoe.degree(with(fit.lines, { objective = "step",
+  local choice = moe.pipemoe.degree(moe.merged(fit.lines, { objective = "step",
     max_degree = math.min(MAX_DEGREE, fit.capacity) }))
   local degrees = degrees_to_run(choice.degree, fit.capacity)
   local samples = execute(layer, degrees)

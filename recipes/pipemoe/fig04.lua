@@ -9,15 +9,11 @@ local HEAD = "Layers of table IV: dtype f16 (two bytes), batch 2..8 per device, 
   .. "routing: even,\n2 choices per token; times by the published lines, nothing is simulated"
 
 local function by_chunks(layer, degree)
-  local t = { degree = degree, by = "recurrence" }
-  for key, value in pairs(layer.lines) do t[key] = value end
-  return moe.pipemoe.time(t)
+  return moe.pipemoe.time(moe.merged(layer.lines, { degree = degree, by = "recurrence" }))
 end
 
 local function closed_step(layer, degree)
-  local t = { degree = degree, objective = "step" }
-  for key, value in pairs(layer.lines) do t[key] = value end
-  return moe.pipemoe.time(t)
+  return moe.pipemoe.time(moe.merged(layer.lines, { degree = degree, objective = "step" }))
 end
 
 -- Returns for a set of layers how many are fastest at each degree, and by how many percent the
@@ -49,10 +45,9 @@ local step = compare_all("likely", closed_step)
 
 local function add(rows, label, reading)
   for _, gpus in ipairs(GPUS) do
-    local r, cells = reading[gpus], { gpus == 16 and label or "", gpus }
-    for _, degree in ipairs(DEGREES) do cells[#cells + 1] = r.best_at[degree] end
-    cells[#cells + 1] = ("+%.0f%%"):format(r.most)
-    rows[#rows + 1] = cells
+    local r = reading[gpus]
+    rows[#rows + 1] = r and { gpus == 16 and label or "", gpus, r.best_at[1], r.best_at[2],
+      r.best_at[4], r.best_at[8], r.most }
   end
 end
 local function show(values)
@@ -60,11 +55,9 @@ local function show(values)
   local rows = { { "", "GPUs", "1", "2", "4", "8", "worst over best, at most" } }
   print "Layers, of 288, that are best at a degree"
   add(rows, "forward, chunk by chunk", likely)
-  rows[#rows + 1] = { "alpha_a(16) as printed", 16, unpack {
-    printed[16].best_at[1], printed[16].best_at[2], printed[16].best_at[4],
-    printed[16].best_at[8], ("+%.0f%%"):format(printed[16].most) } }
+  add(rows, "alpha_a(16) as printed", { [16] = printed[16] })
   add(rows, "with the backward, closed form", step)
-  print(moe.table(rows))
+  print(moe.table(rows, { "", "", "", "", "", "", "+%.0f%%" }))
 
   print "\nThe best of all degrees to 64: degree x layers"
   local free = { { "", "GPUs", "" } }
@@ -72,9 +65,7 @@ local function show(values)
     for _, gpus in ipairs(GPUS) do
       local count, parts = {}, {}
       for _, layer in ipairs(moe.pipemoe.layers { devices = gpus }) do
-        local t = { objective = objective }
-        for key, value in pairs(layer.lines) do t[key] = value end
-        local degree = moe.pipemoe.degree(t).degree
+        local degree = moe.pipemoe.degree(moe.merged(layer.lines, { objective = objective })).degree
         count[degree] = (count[degree] or 0) + 1
       end
       for degree = 1, 64 do

@@ -47,9 +47,8 @@ for _, case in ipairs(CASES) do
   local l = case.layer
   local q1, q2 = conditions(l)
   assert(q1 == case.q1 and q2 == case.q2, case.name)
-  local t = { degree = R, by = "recurrence" }
-  for key, value in pairs(l.lines) do t[key] = value end
-  t.alpha_e, t.beta_e = 2 * l.alpha_gemm, 2 * l.beta_gemm
+  local t = l.lines
+  t.degree, t.by, t.alpha_e, t.beta_e = R, "recurrence", 2 * l.alpha_gemm, 2 * l.beta_gemm
   print(("%s: %d GPUs, B %d, L %d, M %d, H %d: the last chunk ends at %.3f ms, %s says %.3f ms")
     :format(case.name, l.devices, l.batch, l.seq, l.hidden, l.ffn, 1e3 * moe.pipemoe.time(t),
     q1 and "f_2" or q2 and "f_3" or "f_4", 1e3 * formula(l, q2)))

@@ -11,20 +11,16 @@ local rows = { { "GPUs", "alpha_a s", "alpha_a/(P-1)", "beta_a s/byte", "1 MiB m
   "100 MiB ms", "Gb/s of a NIC" } }
 local function line_row(gpus, reading)
   local l = moe.pipemoe.layers { devices = gpus, alpha_a_16 = reading }[1]
-  local cells = { reading == "printed" and gpus .. " as printed" or gpus,
-    ("%.3g"):format(l.alpha_a), ("%.3g"):format(l.alpha_a / (gpus - 1)),
-    ("%.3g"):format(l.beta_a) }
-  for _, mib in ipairs { 1, 10, 100 } do
-    cells[#cells + 1] = ("%.2f"):format(1e3 * (l.alpha_a + l.beta_a * mib * 2 ^ 20))
-  end
+  local function ms(mib) return 1e3 * (l.alpha_a + l.beta_a * mib * 2 ^ 20) end
   -- A share (P - 4) / P of the bytes of a node's four GPUs leaves the node.
   local rate = GPUS_PER_NODE * (gpus - GPUS_PER_NODE) / gpus / l.beta_a * 8 / 1e9
-  cells[#cells + 1] = ("%.0f of %d"):format(rate, NIC_GBIT)
-  rows[#rows + 1] = cells
+  rows[#rows + 1] = { reading == "printed" and gpus .. " as printed" or gpus, l.alpha_a,
+    l.alpha_a / (gpus - 1), l.beta_a, ms(1), ms(10), ms(100),
+    ("%.0f of %d"):format(rate, NIC_GBIT) }
 end
 line_row(16, "printed")
 for _, gpus in ipairs { 16, 32, 64 } do line_row(gpus, "likely") end
-print(moe.table(rows))
+print(moe.table(rows, { "", "%.3g", "%.3g", "%.3g", "%.2f", "%.2f", "%.2f" }))
 
 local l = moe.pipemoe.layers { devices = 16 }[1]
 print(("\nPublished: a GEMM of x multiply-adds takes %.3g s + %.3g s * x: %.1f TFLOP/s at most,")
@@ -50,9 +46,8 @@ for _, case in ipairs { { 128, 512 }, { 256, 1024 },
     { "backward", lines.alpha_b, lines.beta_b, "a multiply-add", "backward" } } do
     local error = fit.error[line[5]]
     fits[#fits + 1] = { i == 1 and hidden or "", i == 1 and ffn or "",
-      i == 1 and (link and "100 MB/s, 0.2 ms" or "none") or "", line[1], ("%.2e"):format(line[2]),
-      ("%.2e"):format(line[3]), line[4], ("%.1f%%"):format(100 * error.median),
-      ("%.1f%%"):format(100 * error.worst) }
+      i == 1 and (link and "100 MB/s, 0.2 ms" or "none") or "", line[1], line[2], line[3], line[4],
+      100 * error.median, 100 * error.worst }
   end
 end
-print(moe.table(fits))
+print(moe.table(fits, { "", "", "", "", "%.2e", "%.2e", "", "%.1f%%", "%.1f%%" }))

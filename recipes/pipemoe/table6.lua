@@ -12,24 +12,16 @@ local HEAD = "Layers of table IV: dtype f16 (two bytes), batch 2..8 per device, 
 local PAPER = { [16] = { 16.8, 11.5, 3.4, 8.6 }, [32] = { 15.6, 3.5, 6.1, 12.9 },
   [64] = { 12.5, 5.3, 8.6, 17.2 } }
 
-local function with(lines, more)
-  local t = {}
-  for _, from in ipairs { lines, more } do
-    for key, value in pairs(from) do t[key] = value end
-  end
-  return t
-end
-
 -- Returns the time of a layer's forward at a degree in seconds, computed chunk by chunk.
 local function by_chunks(layer, degree)
-  return moe.pipemoe.time(with(layer.lines, { degree = degree, by = "recurrence" }))
+  return moe.pipemoe.time(moe.merged(layer.lines, { degree = degree, by = "recurrence" }))
 end
 
 local function closed(layer, degree, objective)
-  return moe.pipemoe.time(with(layer.lines, { degree = degree, objective = objective }))
+  return moe.pipemoe.time(moe.merged(layer.lines, { degree = degree, objective = objective }))
 end
 
-local function choice(layer, more) return moe.pipemoe.degree(with(layer.lines, more)) end
+local function choice(layer, more) return moe.pipemoe.degree(moe.merged(layer.lines, more)) end
 
 -- Returns, for each cluster, the layers with their times at degrees 1, 2, 4, 8 and at the chosen
 -- degree. The function `time` gives the times, for `objective`; the degree is the best one for
@@ -37,7 +29,7 @@ local function choice(layer, more) return moe.pipemoe.degree(with(layer.lines, m
 local function measure(options, time, objective, chosen_by)
   local reading = {}
   for _, gpus in ipairs(GPUS) do
-    local layers = moe.pipemoe.layers(with({ devices = gpus }, options))
+    local layers = moe.pipemoe.layers(moe.merged({ devices = gpus }, options))
     local rows = {}
     for i, layer in ipairs(layers) do
       local best = choice(layer, { objective = chosen_by or objective }).degree
@@ -185,7 +177,7 @@ local NOTE = "The published lines make degree 2 the best of nearly all layers; t
   .. "not."
 local function claim(id, value, more)
   local fields = { id = id, neutral = 0, within = 0.25, value = value, fitted = FITTED }
-  claims[#claims + 1] = moe.claim(with(fields, more or {}))
+  claims[#claims + 1] = moe.claim(moe.merged(fields, more or {}))
 end
 
 -- No order of a degree's chunks beats the closed form: all transfers one after the other, or the

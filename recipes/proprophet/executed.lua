@@ -82,14 +82,12 @@ local base = samples.placed
 for _, name in ipairs(SYSTEMS) do
   local list = samples[name]
   local ms = list:quantile(0.5)
-  rows[#rows + 1] = { name, ("%.1f"):format(ms),
-    ("%.1f .. %.1f"):format(list:quantile(0.1), list:quantile(0.9)),
-    ("%.1f"):format(predicted[name]), ("%+.1f%%"):format(100 * (ms / predicted[name] - 1)),
-    ("%.3fx"):format(base:quantile(0.5) / ms),
-    ("%.3fx"):format(predicted.placed / predicted[name]),
-    digests[name] }
+  rows[#rows + 1] = { name, ms, ("%.1f .. %.1f"):format(list:quantile(0.1), list:quantile(0.9)),
+    predicted[name], 100 * (ms / predicted[name] - 1), base:quantile(0.5) / ms,
+    predicted.placed / predicted[name], digests[name] }
 end
-print(("\nEmulated, %d samples per system\n"):format(#base) .. moe.table(rows))
+print(("\nEmulated, %d samples per system\n"):format(#base)
+  .. moe.table(rows, { "", "%.1f", "", "%.1f", "%+.1f%%", "%.3fx", "%.3fx" }))
 
 local errors = { { "system", "op", "phase", "estimated ms", "executed ms", "off by",
   "10% .. 90%", "mean error", "n" } }
@@ -99,17 +97,16 @@ for _, system in ipairs(SYSTEMS) do
     for _, phase in ipairs { "forward", "backward" } do
       local times = e[phase]
       if #times.off > 0 then
-        errors[#errors + 1] = { system, op[2], phase,
-          ("%.2f"):format(times.estimated:quantile(0.5)),
-          ("%.2f"):format(times.real:quantile(0.5)), ("%+.1f%%"):format(times.off:quantile(0.5)),
+        errors[#errors + 1] = { system, op[2], phase, times.estimated:quantile(0.5),
+          times.real:quantile(0.5), times.off:quantile(0.5),
           ("%+.0f .. %+.0f"):format(times.off:quantile(0.1), times.off:quantile(0.9)),
-          ("%.1f%%"):format(100 * e.sum / e.num), #times.off }
+          100 * e.sum / e.num, #times.off }
       end
     end
   end
 end
 print("\nThe planner's model beside executed steps: medians; mean error of an op in both phases\n"
-  .. moe.table(errors))
+  .. moe.table(errors, { "", "", "", "%.2f", "%.2f", "%+.1f%%", "", "%.1f%%" }))
 
 local claims = {}
 for i, op in ipairs(OPS) do

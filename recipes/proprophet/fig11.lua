@@ -118,12 +118,10 @@ end
 local function show(values)
   local rows = { { "layer", "heaviest 3", "plain, ms", "FasterMoE", "Pro-Prophet", "over it" } }
   for layer, m in ipairs(values[1]) do
-    rows[#rows + 1] = { layer, ("%.0f%%"):format(100 * heaviest_3(layer)),
-      ("%.2f"):format(m.ms), ("%.2fx"):format(m.fm), ("%.2fx"):format(m.pp),
-      ("%.2fx"):format(m.pp / m.fm) }
+    rows[#rows + 1] = { layer, 100 * heaviest_3(layer), m.ms, m.fm, m.pp, m.pp / m.fm }
   end
   print "MoE layers, forward and backward: speed-ups over plain expert parallelism, k = 1"
-  print(moe.table(rows))
+  print(moe.table(rows, { "", "%.0f%%", "%.2f", "%.2fx", "%.2fx", "%.2fx" }))
 end
 
 -- Chosen after the planner had lost with another B, and with the paper's speed-ups known (README).

@@ -13,14 +13,7 @@ local SYSTEMS = {
   { "Pro-Prophet", moe.system "prophet" {} },
 }
 
-local function mean_and_spread(list)
-  local sum, squares, n = 0, 0, 0
-  for i = 2, #list do sum, squares, n = sum + list[i], squares + list[i] ^ 2, n + 1 end
-  local mean = sum / n
-  return mean, math.sqrt(math.max(0, squares / n - mean ^ 2))
-end
-
--- Returns, for each system, { mean, spread, least, most } of the times of its steps.
+-- Returns, for each system, the mean, the spread, the least and the most of the times of its steps.
 local function measure(drift)
   local of = {}
   for _, entry in ipairs(SYSTEMS) do
@@ -28,10 +21,11 @@ local function measure(drift)
       model = moe.model.proprophet { size = "M", k = 1,
         routing = moe.workload "zipf" { s = 1.1, drift = drift, seed = 1 } } }
       :simulate { steps = STEPS }.samples_ms
-    local mean, spread = mean_and_spread(samples)
     table.remove(samples, 1)  -- the first step has no copies yet
-    of[entry[1]] = { mean = mean, spread = spread, least = math.min(unpack(samples)),
-      most = math.max(unpack(samples)) }
+    local list, squares = moe.values(samples), moe.values {}
+    for i, ms in ipairs(samples) do squares[i] = ms ^ 2 end
+    of[entry[1]] = { list:mean(), math.sqrt(math.max(0, squares:mean() - list:mean() ^ 2)),
+      list:min(), list:max() }
   end
   return of
 end
@@ -44,17 +38,13 @@ local function show(values)
   local rows = { { "drift", "system", "step, ms", "standard deviation", "least", "most" } }
   for i, drift in ipairs(DRIFTS) do
     for _, entry in ipairs(SYSTEMS) do
-      local row = { drift, entry[1] }
-      for _, field in ipairs { "mean", "spread", "least", "most" } do
-        row[#row + 1] = ("%.1f"):format(values[i][entry[1]][field])
-      end
-      rows[#rows + 1] = row
+      rows[#rows + 1] = { drift, entry[1], unpack(values[i][entry[1]]) }
     end
   end
-  print(moe.table(rows))
+  print(moe.table(rows, { "", "", "%.1f", "%.1f", "%.1f", "%.1f" }))
 end
 
 moe.judge { name = "proprophet_fig12", title = "Figure 12", readings = DRIFTS, measure = measure,
   show = show, claims = { moe.claim { id = "proprophet-047", neutral = 1, within = 0.25,
     not_published = "the routing of its runs", fitted = FITTED,
-    value = function(of) return of["FasterMoE"].mean / of["Pro-Prophet"].mean end } } }
+    value = function(of) return of["FasterMoE"][1] / of["Pro-Prophet"][1] end } } }

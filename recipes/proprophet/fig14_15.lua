@@ -31,9 +31,8 @@ local function steps_ms(k, s)
   for _, entry in ipairs(SYSTEMS) do
     local samples = moe.plan { model = model, cluster = cluster, system = entry[2] }
       :simulate { steps = STEPS }.samples_ms
-    local sum = 0
-    for i = 2, #samples do sum = sum + samples[i] end
-    ms[entry[1]] = sum / (#samples - 1)
+    table.remove(samples, 1)
+    ms[entry[1]] = moe.values(samples):mean()
   end
   return ms
 end
@@ -45,12 +44,11 @@ local function show(values)
   for i, s in ipairs(SKEWS) do
     for k, ms in ipairs(values[i]) do
       for _, entry in ipairs(SYSTEMS) do
-        rows[#rows + 1] = { s, k, entry[1], ("%.1f"):format(ms[entry[1]]),
-          ("%.2fx"):format(ms.plain / ms[entry[1]]) }
+        rows[#rows + 1] = { s, k, entry[1], ms[entry[1]], ms.plain / ms[entry[1]] }
       end
     end
   end
-  print(moe.table(rows))
+  print(moe.table(rows, { "", "", "", "%.1f", "%.2fx" }))
 end
 
 -- Chosen after the planner had lost with another B, and with the paper's speed-ups known (README).

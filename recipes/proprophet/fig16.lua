@@ -19,13 +19,6 @@ local FNEC_S = 4 * TOKENS * (SEQ * HIDDEN + HIDDEN ^ 2) / FLOPS
 -- The defaults of the public fastmoe code for the network (50 Gb/s) and GEMMs (11.5 TFLOP/s).
 local FASTMOE = { bytes_per_s = 50e9 / 8, inputs_per_s = 11.5e12 / (4 * HIDDEN * FFN) }
 
-local function with(t, more)
-  local out = {}
-  for key, value in pairs(t) do out[key] = value end
-  for key, value in pairs(more) do out[key] = value end
-  return out
-end
-
 -- Returns a layer's counts, routed[expert][device].
 local function counts_of(skew, k, layer)
   local loads = moe.loads { routing = skew, ranks = DEVICES, tokens = TOKENS, experts = DEVICES,
@@ -40,9 +33,9 @@ end
 
 -- Returns the balance (RB) that both policies reach on one layer, and the ratio.
 local function compare(counts, alpha, constants)
-  local shadowing = moe.prophet.place(with(with(RATES, constants),
+  local shadowing = moe.prophet.place(moe.merged(RATES, constants,
     { policy = "fastermoe_shadowing", routed = counts }))
-  local planner = moe.prophet.plan(with(RATES, { routed = counts, alpha = alpha, equation = 8,
+  local planner = moe.prophet.plan(moe.merged(RATES, { routed = counts, alpha = alpha, equation = 8,
     fnec_s = FNEC_S, bnec_s = 2 * FNEC_S }))
   return { planner = planner.rb, shadowing = shadowing.rb, ratio = planner.rb / shadowing.rb,
     selected = #planner.selected }
@@ -52,21 +45,6 @@ local function layers_of(skew, k)
   local out = {}
   for layer = 1, LAYERS do out[layer] = counts_of(skew, k, layer) end
   return out
-end
-
-local function compare_all(layers, alpha, constants)
-  local out = {}
-  for i, counts in ipairs(layers) do out[i] = compare(counts, alpha, constants) end
-  return out
-end
-
-local function most_of(layers)
-  local most, below = 0, 0
-  for _, l in ipairs(layers) do
-    most = math.max(most, l.ratio)
-    if l.ratio < 1 then below = below + 1 end
-  end
-  return most, below
 end
 
 -- Values on which the outcome depends: the skew (source_ragged: every device has its own popularity
@@ -89,26 +67,24 @@ for _, law in ipairs { { "zipf", 1.1 }, { "zipf", 0.9 }, { "zipf", 1.3 }, { "sou
 end
 
 local function measure(reading)
-  local layers = compare_all(reading.layers, reading.alpha, reading.constants)
-  local most, below = most_of(layers)
-  return { layers = layers, most = most, below = below }
+  local out = { layers = {}, most = 0, below = 0 }
+  for i, counts in ipairs(reading.layers) do
+    local l = compare(counts, reading.alpha, reading.constants)
+    out.layers[i], out.most = l, math.max(out.most, l.ratio)
+    if l.ratio < 1 then out.below = out.below + 1 end
+  end
+  return out
 end
 
 local function show(values)
   local rows = { { "layer", "RB planner", "RB FasterMoE", "ratio", "k = 2: planner", "FasterMoE",
     "ratio" } }
   for layer = 1, LAYERS do
-    local row = { layer }
-    for k = 1, 2 do  -- values of the first two readings
-      local l = values[k].layers[layer]
-      for _, value in ipairs { l.planner, l.shadowing, l.ratio } do
-        row[#row + 1] = ("%.2f"):format(value)
-      end
-    end
-    rows[#rows + 1] = row
+    local a, b = values[1].layers[layer], values[2].layers[layer]  -- of the first two readings
+    rows[#rows + 1] = { layer, a.planner, a.shadowing, a.ratio, b.planner, b.shadowing, b.ratio }
   end
   print "RB: balance degree before over after; alpha = 1, k = 1 choice per token"
-  print(moe.table(rows))
+  print(moe.table(rows, { "", "%.2f", "%.2f", "%.2f", "%.2f", "%.2f", "%.2f" }))
 
   rows = { { "loads", "alpha", "FasterMoE's rates", "k", "ratio, most", "layers below 1" } }
   for i, r in ipairs(readings) do

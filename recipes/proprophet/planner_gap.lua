@@ -123,23 +123,20 @@ return moe.experiment { name = "proprophet_planner_gap",
   show = function(R)
     local rows = { { "zipf s", "k", "copies", "equation", "plain ms", "planner ms", "search ms",
       "gap", "of the gain", "copies of planner", "of search" } }
-    local gaps = {}
+    local gaps = moe.values {}
     for mode, m in ipairs(MODES) do
       for plain in R:where { system = "plain" .. mode }:each() do
         local at = plain.point
         local planner = R:where { system = "planner" .. mode, s = at.s, k = at.k }.runs[1]
         local found = R:where { system = "search" .. mode, s = at.s, k = at.k }.runs[1]
         local a, b, c = last(plain), last(planner), last(found)
-        gaps[#gaps + 1] = b / c - 1
-        rows[#rows + 1] = { at.s, at.k, m.copies, m.equation, ("%.1f"):format(a),
-          ("%.1f"):format(b), ("%.1f"):format(c), ("%.1f%%"):format(100 * gaps[#gaps]),
-          a > c and ("%.0f%%"):format(100 * (a - b) / (a - c)) or "-", copies(planner),
-          copies(found) }
+        gaps[#gaps + 1] = 100 * (b / c - 1)
+        rows[#rows + 1] = { at.s, at.k, m.copies, m.equation, a, b, c, gaps[#gaps],
+          a > c and 100 * (a - b) / (a - c) or "-", copies(planner), copies(found) }
       end
     end
-    table.sort(gaps)
     print "The last step, placed by the loads of the one before; simulated"
-    print(moe.table(rows))
-    print(("Gap of the planner to the search: %.1f to %.1f%%, median %.1f%%."):format(
-      100 * gaps[1], 100 * gaps[#gaps], 100 * gaps[math.ceil(#gaps / 2)]))
+    print(moe.table(rows, { "", "", "", "", "%.1f", "%.1f", "%.1f", "%.1f%%", "%.0f%%" }))
+    print(("Gap of the planner to the search: %.1f to %.1f%%, median %.1f%%."):format(gaps:min(),
+      gaps:max(), gaps:quantile(0.5)))
   end }

@@ -69,18 +69,17 @@ local function measure(reading)
   return out
 end
 
-local function text(x) return ("%.2fx"):format(x) end
 local function show_models(by_k)
   local rows = { { "k", "model", "FasterMoE", "planner", "+ scheduler", "full", "over FasterMoE" } }
   for k, by_size in ipairs(by_k) do
     for _, size in ipairs { "S", "M", "L" } do
       local m = by_size[size]
-      rows[#rows + 1] = { k, size, text(m.fm), text(m.planner), text(m.scheduler), text(m.pp),
-        text(m.pp / m.fm) }
+      rows[#rows + 1] = { k, size, m.fm, m.planner, m.scheduler, m.pp, m.pp / m.fm }
     end
   end
   print "Set F (fitted): one layer by equations 1 to 8, over plain expert parallelism"
-  print(moe.table(rows) .. "\nDS is S, and DM is M: the model knows one layer\n")
+  print(moe.table(rows, { "", "", "%.2fx", "%.2fx", "%.2fx", "%.2fx", "%.2fx" })
+    .. "\nDS is S, and DM is M: the model knows one layer\n")
 end
 
 -- Returns a row of the table: smallest and largest speed-ups over models, k and skews.

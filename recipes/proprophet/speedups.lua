@@ -29,16 +29,13 @@ local SETUPS = {
 local READINGS = { {}, { s = 0.9 }, { s = 1.3 }, { nic = 0.95 }, { gemm = 0.25 } }
 
 local function cluster_of(setup, reading)
-  local base = moe.cluster[setup.cluster] { nodes = setup.nodes }
   local t = { nodes = setup.nodes }
   if reading.nic then
     t.nic = { bytes_per_s = 12.5e9 * reading.nic, latency_us = 2.5 }
   end
   if reading.gemm then
-    local d = base.device
-    t.device = { name = d.name, gemm_flops_per_s = d.vector_flops_per_s * reading.gemm,
-      vector_flops_per_s = d.vector_flops_per_s, memory_bytes_per_s = d.memory_bytes_per_s,
-      launch_us = d.launch_us, memory_bytes = d.memory_bytes }
+    t.device = moe.cluster[setup.cluster](t).device
+    t.device.gemm_flops_per_s = t.device.vector_flops_per_s * reading.gemm
   end
   return moe.cluster[setup.cluster](t)
 end
@@ -47,9 +44,8 @@ end
 local function step_ms(system, model, cluster)
   local samples = moe.plan { model = model, cluster = cluster, system = system }
     :simulate { steps = STEPS }.samples_ms
-  local sum = 0
-  for i = 2, #samples do sum = sum + samples[i] end
-  return sum / (#samples - 1)
+  table.remove(samples, 1)
+  return moe.values(samples):mean()
 end
 
 -- Returns { ms of a step under plain expert parallelism, fm = FasterMoE's speed-up over that, pp =
@@ -82,22 +78,21 @@ local function show(values)
     for k = 1, 2 do
       for j, size in ipairs(setup.sizes) do
         local m = values[1][i][k][j]
-        rows[#rows + 1] = { setup.name, k, size, ("%.1f"):format(m.ms), ("%.2fx"):format(m.fm),
-          ("%.2fx"):format(m.pp), ("%.2fx"):format(m.pp / m.fm) }
+        rows[#rows + 1] = { setup.name, k, size, m.ms, m.fm, m.pp, m.pp / m.fm }
       end
     end
   end
   print "Speed-ups over plain expert parallelism with real rows only"
-  print(moe.table(rows))
+  print(moe.table(rows, { "", "", "", "%.1f", "%.2fx", "%.2fx", "%.2fx" }))
 end
 
 local function over_all(k, value, pick)
   return function(R)
-    local best
+    local all = moe.values {}
     for i = 1, 2 do
-      for _, m in ipairs(R[i][k]) do best = best and pick(best, value(m)) or value(m) end
+      for _, m in ipairs(R[i][k]) do all[#all + 1] = value(m) end
     end
-    return best
+    return all[pick](all)
   end
 end
 
@@ -112,20 +107,14 @@ local function claim(id, value)
     not_published = "the routing of its runs", fitted = FITTED, value = value }
 end
 
-claim("023-min", over_all(1, of_plain, math.min))
-claim("023-max", over_all(1, of_plain, math.max))
-claim("024", function(R)
-  local sum, n = 0, 0
-  for i = 1, 2 do
-    for _, m in ipairs(R[i][1]) do sum, n = sum + of_fm(m), n + 1 end
-  end
-  return sum / n
-end)
-claim("024-max", over_all(1, of_fm, math.max))
-claim("025-min", over_all(2, of_plain, math.min))
-claim("025-max", over_all(2, of_plain, math.max))
-claim("025-fm-min", over_all(2, of_fm, math.min))
-claim("025-fm-max", over_all(2, of_fm, math.max))
+claim("023-min", over_all(1, of_plain, "min"))
+claim("023-max", over_all(1, of_plain, "max"))
+claim("024", over_all(1, of_fm, "mean"))
+claim("024-max", over_all(1, of_fm, "max"))
+claim("025-min", over_all(2, of_plain, "min"))
+claim("025-max", over_all(2, of_plain, "max"))
+claim("025-fm-min", over_all(2, of_fm, "min"))
+claim("025-fm-max", over_all(2, of_fm, "max"))
 for i, setup in ipairs(SETUPS) do
   for k, first in ipairs(setup.ids or {}) do
     for j = 1, #setup.sizes do

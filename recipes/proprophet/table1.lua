@@ -61,12 +61,10 @@ local function show(values)
   local rows = { { "model", "step, ms", "L.B.", "Search", "Place", "Reduce", "others" } }
   for _, size in ipairs(SIZES) do
     local m = values[1][size]
-    rows[#rows + 1] = { size, ("%.1f"):format(m.ms), ("%.1f%%"):format(m.all),
-      ("%.1f%%"):format(m.search), ("%.1f%%"):format(m.place), ("%.1f%%"):format(m.reduce),
-      ("%.1f%%"):format(100 - m.all) }
+    rows[#rows + 1] = { size, m.ms, m.all, m.search, m.place, m.reduce, 100 - m.all }
   end
   print "Shares of a step under FasterMoE's shadowing, k = 1"
-  print(moe.table(rows))
+  print(moe.table(rows, { "", "%.1f", "%.1f%%", "%.1f%%", "%.1f%%", "%.1f%%", "%.1f%%" }))
 end
 
 -- Chosen after the planner had lost with another B, and with the paper's speed-ups known (README).

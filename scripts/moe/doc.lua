@@ -1,5 +1,6 @@
 -- `moebench doc [topic]`: prints the docs of fields, methods and functions for a terminal of 100
 -- columns. The content is from moe.topics and moe.list, not from here.
+local aligned = require "moe.base.aligned"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local list = require "moe.list"
@@ -20,16 +21,7 @@ local BUILT_IN = { gates = "gate", systems = "system", workloads = "workload", o
 -- Returns the text broken into lines of at most `width` characters; all lines except the first
 -- begin with `indent`, which does not count.
 local function wrapped(text, width, indent)
-  local lines, line = {}, ""
-  for word in text:gmatch "%S+" do
-    if #line > 0 and #line + 1 + #word > width then
-      lines[#lines + 1], line = line, word
-    else
-      line = #line > 0 and line .. " " .. word or word
-    end
-  end
-  lines[#lines + 1] = line
-  return table.concat(lines, "\n" .. indent)
+  return table.concat(aligned.wrapped(text, width, string.len), "\n" .. indent)
 end
 
 -- Returns type, unit and range of a member, for example "integer, ms, 1 to 8".

@@ -52,6 +52,16 @@ local function read_json(file)
   return errors.call(at, core.json_decode, errors.call(at, core.read_file, file), file)
 end
 
+-- moe.merged(...): returns a table with the entries of all tables; of one name the last one's.
+local function merged(...)
+  local at, out = errors.here(), {}
+  for i = 1, select("#", ...) do
+    out = schema.merged(out, schema.field({ type = "table", required = true }, (select(i, ...)),
+      ("moe.merged[%d]"):format(i), at))
+  end
+  return out
+end
+
 local moe = schema.functions("moe", "name", {
   assumed = { schema.assumed, schema.ASSUMED, "moe.Assumed",
     "a constant that no source gives, with the band in which it is assumed to be" },
@@ -110,6 +120,8 @@ print(m.predicted.ms, m.predicted.memory_gib)]] },
   machine = { machine.machine, "(file: string, options?: moe.MachineOptions)", "moe.ClusterFields",
     "fields for moe.cluster.custom from a file of `moebench calibrate`: one node, a device per "
       .. "rank" },
+  merged = { merged, "(...: table)", "table",
+    "a table with the entries of all the tables; of those of one name it has the last table's" },
   nccl_tests = { comm_tables.nccl_tests,
     "(file: string, how?: { table?: integer, ranks?: integer })", "moe.Times",
     "reads times from the output of all_reduce_perf or alltoall_perf, for a cluster's "
@@ -167,8 +179,9 @@ print(found.best.iteration_ms, found.system)]] },
   system = { system.system, "(name: string)", "fun(t: moe.SystemFields): moe.System",
     "a list of passes with an all-reduce policy; {} gives the known system of this name",
     fields = system.FIELDS },
-  table = { aligned.table, "(rows: (string|number)[][])", "string",
-    "a table as text; the first row is the header, a row without cells is an empty line" },
+  table = { aligned.table, "(rows: (string|number)[][], formats?: string[])", "string",
+    "a table as text; the first row is the header, a row without cells is an empty line; formats: "
+      .. "for each column that of its numbers, such as '%.1f%%'" },
   train = { train.train, train.TRAIN, "moe.TrainResult", "runs one training on real ranks" },
   values = { values.values, "(list: number[])", "moe.Values",
     "a list of numbers with methods for their mean, median and the like" },
@@ -198,16 +211,9 @@ function moe._policy(kind, name) return policy.registry[kind][name] end
 
 -- Returns the list of experiments that a recipe returned. Raises a user error for another value.
 local function experiments_of(value)
-  if value == nil then return {} end
-  if schema.is_a("experiment", value) then return { value } end
-  if schema.is_a("search", value) then return {} end
-  local fits = type(value) == "table" and #value > 0
-  for _, e in ipairs(fits and value or {}) do fits = fits and schema.is_a("experiment", e) end
-  if not fits then
-    errors.user(("the recipe returned a %s that is neither an experiment nor a list of "
-      .. "experiments; return one of these, or nothing"):format(type(value)))
-  end
-  return value
+  if value == nil or schema.is_a("search", value) then return {} end
+  return experiment.returned(value) or errors.user(("the recipe returned a %s that is neither an "
+    .. "experiment nor a list of experiments; return one of these, or nothing"):format(type(value)))
 end
 
 -- Checks a recipe without running anything: its experiments, or, if it calls functions that run

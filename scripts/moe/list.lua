@@ -55,7 +55,7 @@ local function systems()
   local out = {}
   for i, name in ipairs(schema.keys_of(system.known)) do
     local known, parts = system.known[name], {}
-    for _, pass in ipairs(known.passes(policy.passes)) do parts[#parts + 1] = pass_text(pass) end
+    for _, pass in ipairs(known.passes) do parts[#parts + 1] = pass_text(pass) end
     if known.packing then parts[#parts + 1] = "packing" end
     out[i] = { name = name, doc = known.doc,
       parts = #parts > 0 and table.concat(parts, ", ") or "no pass" }

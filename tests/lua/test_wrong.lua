@@ -19,6 +19,7 @@ test("fields that are not allowed, or not beside others, are refused at their li
   all_fail(MOE, {
     { "moe.model.qwen3_30b_a3b 'config.json'",
       "model.qwen3_30b_a3b: 'config.json' is not allowed; give a table of the model's fields" },
+    { "moe.merged({}, nil)", "moe.merged[2]: is missing" },
     { "moe.table 'x'", "moe.table: 'x' is not allowed; give a list" },
     { "moe.workload {}", "unknown workload 'a table'" },
     { "moe.workload 'zipf' { s = 0.1, max_over_mean = 3 }",
@@ -41,6 +42,10 @@ test("options of runs that have no meaning are refused at their line", function(
       "moe.train.checkpoint_every: writes nothing without checkpoint_to" },
     { "moe.infer { model = m, ranks = 2, system = moe.system 'x' { moe.pass.dw_schedule {} } }",
       "system 'x' has the pass 'dw_schedule', which decides by times of training steps" },
+    { "moe.layouts { model = m, cluster = moe.cluster.p4de { nodes = 2 }, axes = { tp = 2 } }",
+      "moe.layouts.axes.tp: 2 is not allowed; give a list" },
+    { "moe.gap { model = m, cluster = moe.cluster.p4de { nodes = 2 }, measured_ms = 1,\n"
+      .. "system = moe.system 'raf' {}, detail = 'turns' }", 2, "moe.gap: unknown key 'detail'" },
   })
 end)
 

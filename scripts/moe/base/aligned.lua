@@ -40,11 +40,36 @@ function M.text(rows)
   return table.concat(lines, "\n")
 end
 
---- moe.table: the rows that a recipe gives as text.
-function M.table(rows)
-  local list = { type = "list", of = { type = "any" } }
-  return M.text(schema.field({ type = "list", of = list, required = true }, rows, "moe.table",
-    errors.here()))
+--- Returns the lines into which a text breaks so that width_of each is at most `width`, unless a
+--- word is wider.
+function M.wrapped(text, width, width_of)
+  local lines = {}
+  for word in text:gmatch "%S+" do
+    local longer = lines[1] and lines[#lines] .. " " .. word
+    if longer and width_of(longer) <= width then
+      lines[#lines] = longer
+    else
+      lines[#lines + 1] = word
+    end
+  end
+  return lines
+end
+
+--- moe.table: the rows that a recipe gives as text, with the numbers below the header in the
+--- formats of their columns; "" or nothing: as they are.
+function M.table(rows, formats)
+  local at, list = errors.here(), { type = "list", of = { type = "any" } }
+  rows = schema.field({ type = "list", of = list, required = true }, rows, "moe.table", at)
+  formats = schema.field({ type = "list", of = { type = "string" }, default = {} }, formats,
+    "moe.table.formats", at)
+  for r = 2, #rows do
+    for i, cell in ipairs(rows[r]) do
+      if type(cell) == "number" and (formats[i] or "") ~= "" then
+        rows[r][i] = errors.call(at, string.format, formats[i], cell)
+      end
+    end
+  end
+  return M.text(rows)
 end
 
 return M

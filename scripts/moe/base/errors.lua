@@ -67,12 +67,10 @@ function M.user(message, at, where)
   error(of_user(message, at, where), 0)
 end
 
---- Raises an error of the kind "command": the command line is wrong.
 function M.command(message)
   error(core.failure("command", message), 0)
 end
 
---- Raises the error of a run that failed.
 function M.run(message)
   error(core.failure("run", message), 0)
 end
@@ -113,6 +111,14 @@ end
 function M.with_traceback(err)
   if type(err) == "table" then return err end
   return core.failure("lua", tostring(err), debug.traceback("", 2):sub(2))
+end
+
+--- Returns true and what f(...) returns, or false and the user error that it raises. Other errors
+--- are raised again.
+function M.try(f, ...)
+  local ok, made = xpcall(f, M.with_traceback, ...)
+  if not ok and core.kind_of(made) ~= "user" then error(made, 0) end
+  return ok, made
 end
 
 -- Returns whether a message has the text, and not only as the beginning of a longer word or number.

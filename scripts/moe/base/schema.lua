@@ -10,8 +10,9 @@
 --     returns the table,
 --   by = the field list of a table that may be given in place of one number }.
 -- type is "integer", "number", "string", "boolean", "table", "function" or "any"; "list", where
--- `of` is the field of an entry; a field list; or the name of a class of objects that the library
--- makes (M.class). A number may be moe.assumed{...} if the caller passes a collector (M.collector).
+-- `of` is the field of an entry and `least` what a list that may not be empty has; a field list; or
+-- the name of a class of objects that the library makes (M.class). A number may be
+-- moe.assumed{...} if the caller passes a collector (M.collector).
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 
@@ -118,6 +119,49 @@ function M.merged(a, b)
   return out
 end
 
+--- Sorts a list by the numbers or texts that key_of(entry, its place) returns, of equal ones by the
+--- next; returns the list.
+function M.sorted(list, key_of)
+  local keys = {}
+  for i, one in ipairs(list) do keys[one] = { key_of(one, i) } end
+  table.sort(list, function(a, b)
+    for i, key in ipairs(keys[a]) do
+      if key ~= keys[b][i] then return key < keys[b][i] end
+    end
+    return false
+  end)
+  return list
+end
+
+--- Returns the entries of a list in lists of those with equal key_of(entry), in order of first
+--- appearance; entries without a key are left out.
+function M.grouped(list, key_of)
+  local groups, by_key = {}, {}
+  for _, one in ipairs(list) do
+    local key = key_of(one)
+    if key and not by_key[key] then
+      by_key[key] = {}
+      groups[#groups + 1] = by_key[key]
+    end
+    if key then table.insert(by_key[key], one) end
+  end
+  return groups
+end
+
+--- Returns all combinations of the values of `lists`, name -> list, each as name -> value; the last
+--- of `names`, by default in alphabetical order, changes fastest.
+function M.product(lists, names)
+  local all = { {} }
+  for _, name in ipairs(names or keys_of(lists)) do
+    local more = {}
+    for _, one in ipairs(all) do
+      for _, v in ipairs(lists[name]) do more[#more + 1] = M.merged(one, { [name] = v }) end
+    end
+    all = more
+  end
+  return all
+end
+
 local MOST_SHOWN = 200  -- bytes of a text
 
 --- Returns a value as errors show it: the beginning of a long text, NUL as \0 (messages end at
@@ -214,51 +258,43 @@ local function refuse(path, value, give, at)
 end
 M.refuse = refuse
 
--- Maps keys of other frameworks to a text that their error message adds: that the feature is not
--- implemented, what it is called here or, for data parallelism, that it needs no key.
-local NOT_BUILT = {}
 --- Features that are not built -> the keys that other frameworks have for them.
 M.UNBUILT = {
   ["sequence parallelism by heads"] = { "ulysses" },
   ["sharding of parameters (ZeRO stage 3)"] = { "fsdp" },
   ["decoding with a cache of keys and values"] = { "kv_cache", "decode", "max_new_tokens" },
 }
+-- Key of another framework -> what its error adds: that the feature is not built, or what it is
+-- called here.
+local NOT_BUILT = {}
 for feature, keys in pairs(M.UNBUILT) do
   for _, key in ipairs(keys) do NOT_BUILT[key] = feature .. " is not implemented" end
 end
-for _, key in ipairs { "zero", "zero_stage", "distributed_optimizer" } do
-  NOT_BUILT[key] = "optimizer states are sharded by `zero = 1` of moe.system; gradients and "
-    .. "parameters (stages 2 and 3) are not"
-end
-for _, key in ipairs { "recompute", "activation_checkpointing", "gradient_checkpointing",
-  "checkpoint_activations" } do
-  NOT_BUILT[key] = "activations are made again by `recompute = 'blocks'` of moe.system"
-end
-for _, key in ipairs { "dp", "dp_size", "data_parallel", "data_parallel_size" } do
-  NOT_BUILT[key] = "the batch is spread over all ranks, `dp` of moe.grid, and each group of `ep` "
-    .. "ranks (a field of the model or the grid) holds every expert once"
-end
-for _, key in ipairs { "pp", "pp_size", "pipeline", "pipeline_parallel", "pipeline_parallel_size",
-  "pipeline_model_parallel_size" } do
-  NOT_BUILT[key] = "blocks are spread over pipeline ranks by `grid = moe.grid { pp = N }`"
-end
-for _, key in ipairs { "tp", "tp_size", "tensor_parallel", "tensor_parallel_size",
-  "tensor_model_parallel_size", "sp", "sequence_parallel" } do
-  NOT_BUILT[key] = "products, and the rows between them, are split over ranks by `grid = moe.grid "
-    .. "{ tp = N }`"
-end
-for _, key in ipairs { "cp", "cp_size", "context_parallel", "context_parallel_size" } do
-  NOT_BUILT[key] = "sequences are split over ranks by `grid = moe.grid { cp = N }`"
-end
-for _, key in ipairs { "etp", "expert_tensor_parallel_size" } do
-  NOT_BUILT[key] = "products of experts are split over ranks by `grid = moe.grid { etp = N }`"
-end
-NOT_BUILT.vpp = "a pipeline rank has several stages by a schedule in moe.system, such as "
-  .. "`moe.pipeline.interleaved { chunks = 2 }`"
-for _, key in ipairs { "gradient_accumulation", "gradient_accumulation_steps", "micro_batch",
-  "micro_batches", "micro_batch_size", "num_microbatches", "microbatches" } do
-  NOT_BUILT[key] = "gradients are added up over the micro-batches of `grid = moe.grid { "
-    .. "micro_batches = N }`; batch_per_device of the model is one micro-batch's"
+for text, keys in pairs {
+  ["optimizer states are sharded by `zero = 1` of moe.system; gradients and parameters (stages 2 "
+    .. "and 3) are not"] = "zero zero_stage distributed_optimizer",
+  ["activations are made again by `recompute = 'blocks'` of moe.system"] =
+    "recompute activation_checkpointing gradient_checkpointing checkpoint_activations",
+  ["the batch is spread over all ranks, `dp` of moe.grid, and each group of `ep` ranks (a field of "
+    .. "the model or the grid) holds every expert once"] =
+    "dp dp_size data_parallel data_parallel_size",
+  ["blocks are spread over pipeline ranks by `grid = moe.grid { pp = N }`"] =
+    "pp pp_size pipeline pipeline_parallel pipeline_parallel_size pipeline_model_parallel_size",
+  ["products, and the rows between them, are split over ranks by `grid = moe.grid { tp = N }`"] =
+    "tp tp_size tensor_parallel tensor_parallel_size tensor_model_parallel_size sp "
+    .. "sequence_parallel",
+  ["sequences are split over ranks by `grid = moe.grid { cp = N }`"] =
+    "cp cp_size context_parallel context_parallel_size",
+  ["products of experts are split over ranks by `grid = moe.grid { etp = N }`"] =
+    "etp expert_tensor_parallel_size",
+  ["a pipeline rank has several stages by a schedule in moe.system, such as "
+    .. "`moe.pipeline.interleaved { chunks = 2 }`"] = "vpp",
+  ["gradients are added up over the micro-batches of `grid = moe.grid { micro_batches = N }`; "
+    .. "batch_per_device of the model is one micro-batch's"] = "gradient_accumulation "
+    .. "gradient_accumulation_steps micro_batch micro_batches micro_batch_size num_microbatches "
+    .. "microbatches",
+} do
+  for key in keys:gmatch "%S+" do NOT_BUILT[key] = text end
 end
 
 --- Returns "path: unknown key 'capcity'. Did you mean 'capacity'?" or, without a similar name, a
@@ -470,6 +506,9 @@ local function check_list(field, value, path, at, assumed)
         ("%s[%d]"):format(path, i))
     end
   end
+  if last == 0 and field.least then
+    errors.user(("%s: the list is empty; give at least one %s"):format(path, field.least), at)
+  end
   local out = {}
   for i, entry in ipairs(value) do
     out[i] = M.field(field.of, entry, ("%s[%d]"):format(path, i), at, assumed)
@@ -540,6 +579,15 @@ function M.check(fields, value, path, at, assumed)
   return out
 end
 
+--- Returns a function that recipes call with a table: f(c, at, t) gets the checked table, the line
+--- of the recipe and the table as given. path: the function's name.
+function M.taking(fields, path, f)
+  return function(t)
+    local at = errors.here()
+    return f(M.check(fields, t, path, at), at, t)
+  end
+end
+
 --- Raises a user error for a key of a recipe's table that another key replaces (the field's
 --- `replaces`, a list of names). given: the table as the recipe gives it, after check().
 function M.check_replaced(fields, given, path, at)
@@ -550,6 +598,15 @@ function M.check_replaced(fields, given, path, at)
           at)
       end
     end
+  end
+end
+
+--- Raises a user error unless exactly one of the fields a and b of t is given; maybe: at most one.
+function M.one_of(t, a, b, path, at, maybe)
+  local both = t[a] ~= nil and t[b] ~= nil
+  if both or not maybe and t[a] == nil and t[b] == nil then
+    errors.user(("%s: give either %s or %s, %s"):format(path, a, b,
+      both and "not both" or "neither is given"), at, both and path .. "." .. b or nil)
   end
 end
 

@@ -24,7 +24,6 @@ function M.new(list, runs)
   return setmetatable(list, Values)
 end
 
---- moe.values: the numbers of a recipe's list.
 function M.values(list)
   if type(list) ~= "table" then schema.refuse("moe.values", list, "a list", errors.here()) end
   return M.new(schema.merged(list, {}))

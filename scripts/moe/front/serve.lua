@@ -67,9 +67,7 @@ local NUMBER = { type = "integer", lo = 0, hi = 2 ^ 53 }
 
 ASKED.run = { { recipe = TEXT, text = TEXT, set = TABLE, read = TABLE, out = TEXT, executor = TEXT,
   points = TEXT, sensitivity = TEXT, ranks = NUMBER, seed = NUMBER, workers = NUMBER }, function(r)
-  if (r.recipe == nil) == (r.text == nil) then
-    errors.user "run: give either recipe, the path of a file, or text, a recipe"
-  end
+  schema.one_of(r, "recipe", "text", "run")
   folders = folders + 1
   local to = r.out or ("%s/run%d"):format(core.out_dir, folders)
   local status, text = guarded(function()

@@ -13,16 +13,6 @@ local M = {}
 
 local count = 0
 
--- Returns the experiments in a value, as those that a recipe returns; nil for another value.
-local function experiments_of(value)
-  if schema.is_a("experiment", value) then return { value } end
-  local is_list = type(value) == "table" and getmetatable(value) == nil and #value > 0
-  for _, e in ipairs(is_list and value or {}) do
-    is_list = is_list and schema.is_a("experiment", e)
-  end
-  return is_list and value or nil
-end
-
 -- Runs the experiments that a text returned; returns the results of all.
 local function run(list)
   local all = {}
@@ -66,7 +56,7 @@ function M.evaluate(text, name)
   local values
   local ok, err = core.guarded(function()
     values = (function(...) return { n = select("#", ...), ... } end)(f())
-    local experiments = experiments_of(values[1])
+    local experiments = experiment.returned(values[1])
     values.said = experiments ~= nil or schema.is_a("search", values[1])
     if experiments then values[1] = run(experiments) end
   end)

@@ -19,20 +19,19 @@ local function basis(gate, scores)
   return " on scores of " .. scores
 end
 
--- Returns the range of the runs' numbers as text: "1.00" or "1.00 to 1.25".
-local function range(numbers, form)
+--- Returns the range of a list of numbers as text: "41" or "41 to 47".
+function M.range(numbers, form)
   local lo, hi = form:format(numbers:min()), form:format(numbers:max())
   return lo == hi and lo or ("%s to %s"):format(lo, hi)
 end
 
--- Returns the choices per token in runs with the same routing, and how many of them are dropped.
 local function counted(runs)
   local choices, dropped = values.new {}, values.new {}
   for i, run in ipairs(runs) do
     choices[i], dropped[i] = run.assumed_routing.choices, 100 * run.assumed_routing.dropped
   end
-  return ("%s choices per token, %s%% of them dropped"):format(range(choices, "%.2f"),
-    range(dropped, "%.1f"))
+  return ("%s choices per token, %s%% of them dropped"):format(M.range(choices, "%.2f"),
+    M.range(dropped, "%.1f"))
 end
 
 local function text_of(runs)
@@ -62,7 +61,7 @@ local function placements(runs)
   if #copies == 0 then return nil end
   return ("Placements: none made without a routing (%s); each device is assumed to receive "
     .. "expected_copies = %s per layer"):format(table.concat(schema.keys_of(policies), ", "),
-    range(copies, "%g"))
+    M.range(copies, "%g"))
 end
 
 local LEAST = 0.995  -- of k: a workload with few tokens need not come to k exactly
@@ -80,7 +79,7 @@ local function append_fewer(lines, runs)
   end
   for key, choices in pairs(by_gate) do
     lines[#lines + 1] = ("Fewer choices than %s a token gets %s on average, and compute and "
-      .. "traffic are of these"):format(key, range(choices, "%.2f"))
+      .. "traffic are of these"):format(key, M.range(choices, "%.2f"))
   end
 end
 

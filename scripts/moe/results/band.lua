@@ -103,19 +103,6 @@ function Band:results(ends)
   return self.by_ends[key]
 end
 
--- Returns all combinations that set each of the names to "lo" or "hi".
-local function corners_of(names)
-  local all = { {} }
-  for _, name in ipairs(names) do
-    local more = {}
-    for _, ends in ipairs(all) do
-      for _, part in ipairs(ENDS) do more[#more + 1] = schema.merged(ends, { [name] = part }) end
-    end
-    all = more
-  end
-  return all
-end
-
 -- Returns { constant, lo, hi, at_lo, at_hi, moves } for each constant that changes the value: its
 -- name, its band, the value at both ends, and the largest difference among these and `ours`; the
 -- largest first.
@@ -130,11 +117,7 @@ local function sensitivity_of(self, value, ours)
     s.moves = math.max(s.at_lo or ours, s.at_hi or ours, ours) - low
     if s.moves > 0 then all[#all + 1] = s end
   end
-  table.sort(all, function(a, b)
-    if a.moves ~= b.moves then return a.moves > b.moves end
-    return a.constant < b.constant
-  end)
-  return all
+  return schema.sorted(all, function(s) return -s.moves, s.constant end)
 end
 
 -- Returns two combinations of ends: each constant at the end that raises the value, and each at the
@@ -163,8 +146,10 @@ function Band:of(value)
     all[#all + 1] = s.at_lo
     all[#all + 1] = s.at_hi
   end
-  local corners = self.e.band == "corners" and corners_of(self.names) or extremes_of(sensitivity)
-  for _, ends in ipairs(corners) do
+  local both = {}
+  for _, name in ipairs(self.names) do both[name] = ENDS end
+  for _, ends in ipairs(self.e.band == "corners" and schema.product(both)
+    or extremes_of(sensitivity)) do
     if next(ends) then all[#all + 1] = value(self:results(ends)) end
   end
   return { ours = ours, lo = math.min(unpack(all)), hi = math.max(unpack(all)),

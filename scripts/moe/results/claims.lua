@@ -67,9 +67,7 @@ function M.number_text(unit, x, format)
   return (format or "%.3g"):format(x, unit)
 end
 
-function M.claim(t)
-  local at = errors.here()
-  local c = schema.check(M.FIELDS, t, "moe.claim", at)
+M.claim = schema.taking(M.FIELDS, "moe.claim", function(c, at)
   c.paper = rawget(papers, c.id)
   if not c.paper then
     schema.unknown("moe.claim.id", "figure", c.id, schema.keys_of(papers), at)
@@ -85,9 +83,8 @@ function M.claim(t)
   end
   c.at = at
   return schema.object(c, mt)
-end
+end)
 
--- Returns the interval [lo, hi] of the numbers that are near the paper's.
 local function near_interval(c)
   local paper, n = c.paper.value, c.neutral
   local far = c.within * math.abs(paper - (n or 0))
@@ -101,7 +98,6 @@ local function holds_neutral(c, b)
   return c.neutral and b.lo < b.hi and b.lo <= c.neutral and b.hi >= c.neutral
 end
 
--- Returns 1 if the paper's number is above neutral, else -1.
 local function side_of(c) return c.paper.value > c.neutral and 1 or -1 end
 
 -- Returns the ends of the band as shares of the paper's effect, the smaller one first.
@@ -111,7 +107,6 @@ local function shares(c, b)
   return near / (c.paper.value - c.neutral), far / (c.paper.value - c.neutral)
 end
 
--- Returns the verdict by the numbers, and the reason if the bound or a missing run determines it.
 local function judged(c, b, most)
   if b.ours == nil then return "no run", "there is no run that gives our number" end
   local lo, hi = near_interval(c)

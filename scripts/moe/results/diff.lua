@@ -84,8 +84,7 @@ local function time_of(run)
   if run.provenance == "simulated" then
     return run.oom and "OOM" or ("%.4g"):format(run.iteration_ms), run.iteration_ms
   end
-  local samples = {}
-  for i = 2, #run.samples_ms do samples[i - 1] = run.samples_ms[i] end
+  local samples = format.later(run)
   if #samples == 0 then return ("%.4g"):format(run.iteration_ms), run.iteration_ms end
   local ones = {}
   for i in ipairs(samples) do ones[i] = 1 end
@@ -93,7 +92,6 @@ local function time_of(run)
   return lo and ("%.4g (%.4g..%.4g)"):format(ms, lo, hi) or ("%.4g"):format(ms), ms, lo, hi
 end
 
--- Returns the cells of a pair's times: before, after, ratio, verdict.
 local function time_cells(pair)
   local a, b = pair[1], pair[2]
   local a_text, a_ms, a_lo, a_hi = time_of(a)
@@ -144,21 +142,20 @@ end
 
 -- Returns the lines on fields that differ within pairs, with the number of pairs.
 local function field_lines(pairs_of)
-  local order, counts, lines = {}, {}, {}
+  local texts, lines = {}, {}
   for _, pair in ipairs(pairs_of) do
     local a, b = setting_of(pair[1]), setting_of(pair[2])
     for _, path in ipairs(schema.keys_of(schema.merged(a, b))) do
       if a[path] ~= b[path] and path ~= "experiment" then
-        local text = ("%s: %s -> %s"):format(path, a[path] or "none", b[path] or "none")
-        if not counts[text] then order[#order + 1] = text end
-        counts[text] = (counts[text] or 0) + 1
+        texts[#texts + 1] = ("%s: %s -> %s"):format(path, a[path] or "none", b[path] or "none")
       end
     end
   end
-  for i, text in ipairs(order) do
-    if i <= MOST then lines[i] = ("  %s (%d of %d runs)"):format(text, counts[text], #pairs_of) end
+  local groups = schema.grouped(texts, tostring)
+  for i, g in ipairs(groups) do
+    if i <= MOST then lines[i] = ("  %s (%d of %d runs)"):format(g[1], #g, #pairs_of) end
   end
-  if #order > MOST then lines[#lines + 1] = ("  and %d more"):format(#order - MOST) end
+  if #groups > MOST then lines[#lines + 1] = ("  and %d more"):format(#groups - MOST) end
   return lines
 end
 
@@ -181,7 +178,6 @@ local function differs(pair)
   return pair[1].plan_hash ~= pair[2].plan_hash or pair[1].iteration_ms ~= pair[2].iteration_ms
 end
 
--- Says what differs between the plans of pairs that have traces, and for how many there are none.
 local function say_plans(pairs_of, dirs)
   local untraced = 0
   for _, pair in ipairs(pairs_of) do
@@ -199,7 +195,6 @@ local function say_plans(pairs_of, dirs)
   end
 end
 
--- Says how the machine's speed changed between executed runs, by the fixed piece of work.
 local function say_speed(pairs_of)
   local ratios = values.new {}
   for _, pair in ipairs(pairs_of) do
@@ -227,7 +222,6 @@ local function load(dir)
   return data
 end
 
---- Prints what differs between the results in the two folders of the command line.
 function M.diff()
   local dirs = core.args.folders
   local all = { load(dirs[1]), load(dirs[2]) }

@@ -8,15 +8,11 @@ local M = {}
 
 -- Returns { { stage, text }, ... } in the order of the run's stages; text joins a stage's reasons.
 local function by_stage(run)
-  local out, at = {}, {}
-  for _, e in ipairs(run.without_effect or {}) do
-    local known = at[e.stage]
-    if known then
-      known.text = known.text .. "; " .. e.reason
-    else
-      at[e.stage] = { stage = e.stage, text = e.reason }
-      out[#out + 1] = at[e.stage]
-    end
+  local out = {}
+  for i, same in ipairs(schema.grouped(run.without_effect or {}, function(e) return e.stage end)) do
+    local reasons = {}
+    for k, e in ipairs(same) do reasons[k] = e.reason end
+    out[i] = { stage = same[1].stage, text = table.concat(reasons, "; ") }
   end
   return out
 end
@@ -32,7 +28,6 @@ local function other_passes(run)
     run.system, text(own), text(known))
 end
 
--- Appends a line for each thing that systems do with padded rows of models without capacity.
 local function append_padded(lines, runs)
   local kinds = {}
   for _, run in ipairs(runs) do
@@ -54,24 +49,20 @@ end
 --- system of its name, and one for each stage without effect of each system: the reason from the
 --- first run where the stage had no effect, and the number of these runs, unless they are all.
 function M.lines(runs)
-  local order, by_key, total, lines, said = {}, {}, {}, {}, {}
+  local all, total, lines, said = {}, {}, {}, {}
   append_padded(lines, runs)
   for _, run in ipairs(runs) do
     local line = other_passes(run)
     if line and not said[line] then lines[#lines + 1], said[line] = line, true end
     total[run.system] = (total[run.system] or 0) + 1
     for _, e in ipairs(by_stage(run)) do
-      local key = run.system .. "\n" .. e.stage
-      if not by_key[key] then
-        by_key[key] = { system = run.system, stage = e.stage, text = e.text, runs = 0 }
-        order[#order + 1] = by_key[key]
-      end
-      by_key[key].runs = by_key[key].runs + 1
+      all[#all + 1] = { system = run.system, stage = e.stage, text = e.text }
     end
   end
-  for _, e in ipairs(order) do
-    local part = e.runs < total[e.system]
-      and (" (in %d of %d runs, the first is shown)"):format(e.runs, total[e.system]) or ""
+  for _, same in ipairs(schema.grouped(all, function(e) return e.system .. "\n" .. e.stage end)) do
+    local e = same[1]
+    local part = #same < total[e.system]
+      and (" (in %d of %d runs, the first is shown)"):format(#same, total[e.system]) or ""
     lines[#lines + 1] = ("Without effect in %s: stage '%s': %s%s"):format(e.system, e.stage,
       e.text, part)
   end

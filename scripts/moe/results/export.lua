@@ -20,7 +20,6 @@ function M.files(report, o)
   return files
 end
 
---- Writes the files for the folder of the command line into the output folder; prints their names.
 function M.export()
   local drawn = core.args.drawn or {}
   local o = schema.check(style.OPTIONS, { font = drawn.font,

@@ -18,7 +18,7 @@ M.FIELDS = {
   title = { type = "string", default = "", doc = "title above its claims" },
   claims = { type = "list", of = { type = "claim" }, required = true,
     doc = "list of moe.claim; a claim's `value` is called with the measured value of a reading" },
-  readings = { type = "list", of = { type = "any" }, required = true,
+  readings = { type = "list", of = { type = "any" }, required = true, least = "reading",
     doc = "list of readings: the first gives our numbers, all together give the band" },
   measure = { type = "function",
     doc = "function(reading) returning its measured value; default: the reading itself. `moebench "
@@ -63,12 +63,7 @@ end
 
 --- Measures all readings, evaluates the claims, prints them and writes them to results.json.
 --- Returns the verdicts.
-function M.judge(t)
-  local at = errors.here()
-  local j = schema.check(M.FIELDS, t, "moe.judge", at)
-  if #j.readings == 0 then
-    errors.user("moe.judge.readings: the list is empty; give at least one reading", at)
-  end
+M.judge = schema.taking(M.FIELDS, "moe.judge", function(j)
   errors.stop_in "policies"
   local values, measure = {}, j.measure or function(reading) return reading end
   plan_lib.heads = {}
@@ -82,16 +77,16 @@ function M.judge(t)
   format.say_all(assumed_routing.lines(heads))
   if j.head then core.say(j.head) end
   if j.show then j.show(values) end
-  session.begin { name = j.name, title = j.title, over = core.array {}, params = {},
-    set = core.args.set }
+  session.add("experiment", { name = j.name, title = j.title, over = core.array {}, params = {},
+    set = core.args.set })
   local verdicts, band = {}, band_over(values, j.readings)
   for i, claim in ipairs(j.claims) do
     verdicts[i] = claims.evaluate(claim, band)
-    session.add_claim(verdicts[i])
+    session.add("claim", verdicts[i])
   end
   session.flush()
   report.print_claims(verdicts)
   return verdicts
-end
+end)
 
 return M

@@ -47,7 +47,6 @@ local function check_parts(list)
   if missing[1] then errors.user("merge: missing parts: " .. table.concat(missing, ", ")) end
 end
 
--- Returns the experiments of all parts as those of one run.
 local function experiments_of(list)
   local out = {}
   for i, e in ipairs(list[1].data.experiments) do
@@ -79,13 +78,7 @@ local function runs_of(parts)
         key = { at, run.entry, parts_lib.place(over, run.point or run.points[1]), i } }
     end
   end
-  table.sort(list, function(a, b)
-    for i, x in ipairs(a.key) do
-      if x ~= b.key[i] then return x < b.key[i] end
-    end
-    return false
-  end)
-  return list
+  return schema.sorted(list, function(one) return unpack(one.key) end)
 end
 
 -- Gives a run the trace that it has in one run of all parts, of which few have one.
@@ -98,7 +91,6 @@ local function take_trace(item, number)
   run.trace = kept and name or nil
 end
 
--- Merges the results of the folders into the output folder.
 local function merge_results(folders)
   local list, runs = {}, {}
   for i, dir in ipairs(folders) do list[i] = load(dir) end
@@ -115,7 +107,6 @@ local function merge_results(folders)
   core.say(("%d runs of %d parts: %s"):format(#runs, #list, core.out_dir))
 end
 
---- Merges what the command line names.
 function M.merge()
   local folders, caches = core.args.folders, core.args.caches or {}
   if #folders > 0 then merge_results(folders) end

@@ -2,6 +2,7 @@
 -- were added, removed, cut, or moved in the order of their lane or to another, and communication
 -- that other compute hides than before. The parts of an op (names that end in .p0, .p1, ..) count
 -- as the op.
+local schema = require "moe.base.schema"
 local trace = require "moe.results.trace"
 
 local M = {}
@@ -19,16 +20,6 @@ local function covered(e, busy, i)
     j = j + 1
   end
   return sum, i
-end
-
-local function by_begin(spans)
-  local order = {}
-  for i, e in ipairs(spans) do order[e] = i end
-  table.sort(spans, function(a, b)
-    if a.ts ~= b.ts then return a.ts < b.ts end
-    return order[a] < order[b]
-  end)
-  return spans
 end
 
 -- Adds the spans of a lane to `ops`; busy: those of the lane compute.
@@ -59,7 +50,7 @@ local function ops_of(dir, run)
   for _, row in ipairs(trace.read(dir, run).rows) do
     if row.spans and row.process:find(wanted) and row.process:find " rank 0$" then
       rows[#rows + 1] = row
-      by_begin(row.spans)
+      schema.sorted(row.spans, function(e, i) return e.ts, i end)
       if row.lane == "compute" then busy = row.spans end
     end
   end
@@ -92,26 +83,18 @@ end
 -- Returns lines "b*.moe.fc1 (6 ops): text" for the entries { name, text }: those that differ only
 -- in the number of the block share one.
 local function grouped(entries)
-  local order, by_key, lines = {}, {}, {}
-  for _, e in ipairs(entries) do
-    local key = e[1]:gsub("%f[%w]b%d+%.", "b*.") .. "\n" .. e[2]
-    local group = by_key[key] or { name = e[1], pattern = key:match "^[^\n]*", text = e[2], n = 0 }
-    if not by_key[key] then
-      by_key[key], order[#order + 1] = group, group
-    end
-    group.n = group.n + 1
-  end
-  table.sort(order, function(a, b)
-    if a.n ~= b.n then return a.n > b.n end
-    return a.name < b.name
-  end)
-  for i, g in ipairs(order) do
+  local function pattern(e) return (e[1]:gsub("%f[%w]b%d+%.", "b*.")) end
+  local groups = schema.grouped(entries, function(e) return pattern(e) .. "\n" .. e[2] end)
+  schema.sorted(groups, function(g) return -#g, g[1][1] end)
+  local lines = {}
+  for i, g in ipairs(groups) do
     if i > MOST then
-      lines[i] = ("  and %d more"):format(#order - MOST)
+      lines[i] = ("  and %d more"):format(#groups - MOST)
       break
     end
-    lines[i] = ("  %s%s"):format(g.n > 1 and ("%s (%d ops)"):format(g.pattern, g.n) or g.name,
-      g.text ~= "" and ": " .. g.text or "")
+    local name, text = unpack(g[1])
+    lines[i] = ("  %s%s"):format(#g > 1 and ("%s (%d ops)"):format(pattern(g[1]), #g) or name,
+      text ~= "" and ": " .. text or "")
   end
   return lines
 end
@@ -166,10 +149,7 @@ local function hidden_lines(before, after)
     end
   end
   local function size(c) return math.abs(c[2] - c[1]) end
-  table.sort(order, function(a, b)
-    if size(a) ~= size(b) then return size(a) > size(b) end
-    return a.name < b.name
-  end)
+  schema.sorted(order, function(c) return -size(c), c.name end)
   local lines = {}
   for i, c in ipairs(order) do
     if i <= MOST and size(c) >= LEAST_MS then

@@ -20,7 +20,6 @@ local function verdict_of(c)
     and ("%s: %s"):format(c.verdict, (c.moved_by:gsub("^%l+%.", ""))) or c.verdict
 end
 
---- Returns the table of evaluated claims.
 function M.claims_rows(claims)
   local rows = { { "claim", "figure", "paper", "ours", "band", "verdict" } }
   for i, c in ipairs(claims) do

@@ -190,7 +190,6 @@ schema.record("metrics", "metrics", "times of a step", {}, METRICS)
 schema.record("run", "run", "a run, as in results.json and from R:each()", ROWS, declared).also =
   "results"
 
---- The fields of a run, indexed by name.
 M.FIELDS = schema.merged(declared, {})
 for _, row in ipairs(ROWS) do M.FIELDS[row[1]] = true end
 
@@ -366,19 +365,11 @@ end
 function Results:groups(key)
   local at = errors.here()
   if type(key) ~= "function" then schema.refuse("groups", key, "a function of a run", at) end
-  local order, by_key = {}, {}
-  for _, run in ipairs(self.runs) do
-    local k = errors.call(at, core.json_encode, key(run))
-    if not by_key[k] then
-      by_key[k] = {}
-      order[#order + 1] = by_key[k]
-    end
-    table.insert(by_key[k], run)
-  end
-  return order
+  return schema.grouped(self.runs, function(run)
+    return errors.call(at, core.json_encode, key(run))
+  end)
 end
 
--- Fields that describe what was run, except for the system.
 local CASE = { "experiment", "entry", "executor", "device_name", "processes", "cluster",
   "cluster_parameters", "devices", "point", "parameters", "gate_options", "routing", "optimizer",
   "fill", "edits", "link", "pace", "precision", "nccl", "comm_priority", "steps", "init",

@@ -10,7 +10,6 @@ local M = {}
 
 local MOST = 5  -- constants in a line of the table
 
---- A number of the experiment whose sensitivity is asked for.
 M.FIELDS = {
   name = { type = "string", required = true, doc = "what the number is, for table and chart" },
   unit = { type = "string", default = "", doc = "the number's unit" },
@@ -136,7 +135,6 @@ function M.rows(list)
   return rows
 end
 
---- Prints the table, if there is anything in it.
 function M.print(list)
   if #list == 0 then return end
   core.say "\nSensitivity to the assumed constants"

@@ -5,12 +5,10 @@ local core = require "moe.core"
 
 local M = {}
 
---- Returns the text of a file of the page.
 function M.resource(name)
   return core.read_file(("%s/moe/page/%s"):format(core.scripts_dir, name))
 end
 
---- Options of pictures.
 M.OPTIONS = {
   width = { type = "number", lo = 36, hi = 5000, doc = "width of a picture, in points" },
   font = { type = "string", doc = "the font of texts, such as Times" },

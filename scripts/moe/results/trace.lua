@@ -1,6 +1,7 @@
 -- Reads a run's trace file (engine/timeline): the rows of spans, the flows between collectives and
 -- the ops that consume them, and the memory in use.
 local results = require "moe.results.results"
+local schema = require "moe.base.schema"
 local shape = require "moe.results.page.shape"
 
 local M = {}
@@ -17,7 +18,6 @@ local NAME = { tid = "number", name = "string", args = { ["name?"] = "string" } 
 local FLOW = { tid = "number", ts = "number", id = "number" }
 local MEMORY = { ts = "number", args = { GiB = "number" } }
 
--- What is read from the events so far.
 local Reader = {}
 Reader.__index = Reader
 
@@ -91,10 +91,7 @@ function M.read(dir, run)
       end)
     end
   end
-  table.sort(self.rows, function(a, b)
-    if a.pid ~= b.pid then return a.pid < b.pid end
-    return a.tid < b.tid
-  end)
+  schema.sorted(self.rows, function(row) return row.pid, row.tid end)
   for _, row in ipairs(self.rows) do
     row.process = self.processes[row.pid] or "process " .. row.pid
   end

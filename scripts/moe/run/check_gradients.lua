@@ -47,9 +47,7 @@ end
 
 --- moe.check_gradients{...}: returns a list with one entry per parameter, the worst first, and the
 --- largest error. A parameter whose gradient is 0 has the error 0 if the loss does not change.
-function M.check_gradients(t)
-  local at = errors.here()
-  local c = schema.check(M.FIELDS, t, "moe.check_gradients", at)
+M.check_gradients = schema.taking(M.FIELDS, "moe.check_gradients", function(c, at)
   errors.stop_in "policies"
   c.model = model_lib.on(c.model, c.grid)
   local fields = schema.merged(c, { executor = "cpu", precision = "f64", steps = 1,
@@ -80,6 +78,6 @@ function M.check_gradients(t)
   end
   table.sort(list, function(a, b) return a.error > b.error end)
   return list, list[1] and list[1].error or 0
-end
+end)
 
 return M

@@ -36,6 +36,7 @@ M.FIELDS = {
   case = { type = "function", as = "fun(point: table): moe.Case|false",
     doc = "returns the model, cluster and systems of a point, or false if there is no such point" },
   run = { type = "list", of = { type = "any" }, default = { "simulate" },
+    least = 'entry, as "simulate" or { "cpu", ... }',
     as = "(string|moe.SimulateEntryFields|moe.CpuRunFields|moe.CudaRunFields)[]",
     doc = 'a list of "simulate" or { "simulate", steps = }, { "cpu", ranks =, steps =, '
       .. 'model = {...}, link = {...} }, { "cuda", fields as for cpu }' },
@@ -110,15 +111,9 @@ local function claim_name(e)
     .. "give each a name of its own"):format(e.name, other.at and other.at.line or "?"), e.at)
 end
 
---- Makes an experiment of the fields t.
-function M.new(t)
-  local at = errors.here()
-  local e = schema.check(M.FIELDS, t, "experiment", at)
+--- Makes an experiment of a table of fields.
+M.new = schema.taking(M.FIELDS, "experiment", function(e, at)
   points.check(e.over, e.params, at)
-  if #e.run == 0 then
-    errors.user('experiment.run: the list is empty; give at least one entry, as "simulate" or '
-      .. '{ "cpu", ... }', at)
-  end
   e.entries = {}
   for i, entry in ipairs(e.run) do
     e.entries[i] = check_entry(entry, i, at)
@@ -138,13 +133,22 @@ function M.new(t)
   e.case = e.case or function() return direct end
   e.at = at
   return schema.object(e, mt)
-end
+end)
 
 --- moe.experiment{...}: an experiment that the recipe is to run or return (M.check_run).
 function M.experiment(t)
-  local e = M.new(t)
-  made[#made + 1] = e
-  return e
+  made[#made + 1] = M.new(t)
+  return made[#made]
+end
+
+--- Returns the experiments in a value, one or a list, as recipes return it; nil for another value.
+function M.returned(value)
+  if schema.is_a("experiment", value) then return { value } end
+  local is_list = type(value) == "table" and getmetatable(value) == nil and #value > 0
+  for _, e in ipairs(is_list and value or {}) do
+    is_list = is_list and schema.is_a("experiment", e)
+  end
+  return is_list and value or nil
 end
 
 --- Forgets all experiments: another text of the session begins.
@@ -225,10 +229,8 @@ end
 
 --- Returns why a system of the experiment cannot be planned, a user error; nil: all can be.
 function M.refusal(e)
-  local ok, err = pcall(plan_all, with_jobs(prepared(e, errors.here())))
-  if ok then return nil end
-  if core.kind_of(err) ~= "user" then error(err, 0) end
-  return err
+  local ok, err = errors.try(plan_all, with_jobs(prepared(e, errors.here())))
+  return not ok and err or nil
 end
 
 --- Checks experiments without running them: calls `case` for every point and plans every system for
@@ -251,7 +253,7 @@ local function run_sensitivity(e, R, band, moved)
     local record = sensitivity.evaluate(e, number, band)
     if record then
       moved[#moved + 1] = record
-      session.add_sensitivity(record)
+      session.add("sensitivity", record)
     end
     progress.done()
   end
@@ -283,13 +285,12 @@ local function run_all(e, jobs, R, verdicts, moved, refused)
   for i, claim in ipairs(e.claims) do
     progress.job("claim " .. claim.id)
     verdicts[i] = claims.evaluate(claim, band)
-    session.add_claim(verdicts[i])
+    session.add("claim", verdicts[i])
     progress.done()
   end
   run_sensitivity(e, R, band, moved)
 end
 
--- Says how many of the experiment's simulations were not done again.
 local function say_found(counts)
   if counts.found == 0 then return end
   core.say(("%d of %d simulations were done before and were taken from the cache"):format(
@@ -312,7 +313,7 @@ local function run(p)
   local info = { name = e.name, title = e.title, over = points.list_labels(p.over),
     params = points.labels(p.params), set = core.args.set, planned = #p.jobs,
     points = core.args.points }
-  session.begin(info)
+  session.add("experiment", info)
   local since, refused, before = simulations.counts(), p.refused, #p.refused
   local ok, err = xpcall(function() run_all(e, p.jobs, R, verdicts, moved, refused) end,
     errors.with_traceback)

@@ -111,7 +111,6 @@ local function options_of(c, spec, at)
   return options
 end
 
--- The fields that a simulation uses.
 local SIMULATED = { model = true, system = true, batches = true, first_batch = true,
   popularity = true, executor = true, cluster = true, swaps = true }
 
@@ -221,9 +220,7 @@ schema.record("infer result", "result", "the result of inference; a simulation h
   })
 
 --- Runs inference on real ranks, or simulates it; returns a record of the type "infer result".
-function M.infer(t)
-  local at = errors.here()
-  local c = schema.check(M.INFER, t, "moe.infer", at)
+M.infer = schema.taking(M.INFER, "moe.infer", function(c, at, t)
   errors.stop_in "policies"
   c.system = c.system or system_lib.system "raf_rows" {}
   c = settings.call(c, M.INFER, "moe.infer", at)
@@ -261,6 +258,6 @@ function M.infer(t)
   out.again = again_of(inference)
   out.parameters_digest = result.digest
   return out
-end
+end)
 
 return M

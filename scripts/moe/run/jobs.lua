@@ -22,7 +22,7 @@ M.CASE = {
   cluster = { type = "cluster", doc = "moe.cluster; required for simulation" },
   grid = grid_lib.FIELD,
   systems = { type = "list", of = { type = "system" }, distinct = true, required = true,
-    doc = "list of moe.system" },
+    least = "system", doc = "list of moe.system" },
   optimizer = target.OPTIMIZER_FIELD,
   link = { type = train.LINK, doc = "in place of the link of executed entries of `run`" },
 }
@@ -57,9 +57,8 @@ end
 -- Returns what f(...) returns. If f raises a user error, appends { point, system = its name,
 -- entry = its number in `run` and its executor, reason } to the list `refused` and returns nil.
 local function allowed(refused, point, system, entry, executor, f, ...)
-  local ok, result = pcall(f, ...)
+  local ok, result = errors.try(f, ...)
   if ok then return result end
-  if core.kind_of(result) ~= "user" then error(result, 0) end
   refused[#refused + 1] = { point = point, system = system, entry = entry,
     executor = executor, reason = result.message }
 end
@@ -80,9 +79,6 @@ local function resolve_case(e, point, params)
       .. "is no such point"):format(e.case_path), e.at)
   end
   local case = schema.check(M.CASE, made, e.case_path, e.at)
-  if #case.systems == 0 then
-    errors.user(e.case_path .. ".systems: the list is empty; give at least one system", e.at)
-  end
   case.point = points.labels(point)
   settings.case(case, case.point, true)
   check_link(e, case)
@@ -316,7 +312,6 @@ local function across(name, jobs)
   return lists
 end
 
--- Returns whether two jobs do the same.
 local function equal(a, b)
   if a.entry then return a == b end
   local first = simulations.key(a.spec, a.system, {})
@@ -355,7 +350,7 @@ end
 function M.all(e, over, params, refused)
   local cases, all = {}, {}
   settings.replacing()  -- those of another experiment
-  for _, point in ipairs(points.product(over)) do
+  for _, point in ipairs(schema.product(over)) do
     core.load_on()
     local label = points.labels(point)
     cases[#cases + 1] = allowed(refused, label, "-", nil, nil, within, { label }, {}, resolve_case,

@@ -13,6 +13,10 @@ local M = {}
 
 M.FILE = "runs.jsonl"
 
+--- Key of a line -> the list of results.json that its value is appended to.
+M.LISTS = { experiment = "experiments", claim = "claims", sensitivity = "sensitivities",
+  search = "searches" }
+
 --- Returns the writer of this process: { note = function(line) }, which appends a line. head() is
 --- called once and returns the first line. Writing the first line replaces an older file.
 function M.writer(head)
@@ -29,25 +33,20 @@ function M.writer(head)
 end
 
 local function take(data, line, fail)
-  if type(line) ~= "table" then fail "the line was not written by moebench" end
-  if type(line.experiment) == "table" then
-    data.experiments[#data.experiments + 1] = line.experiment
-  elseif type(line.claim) == "table" then
-    data.claims[#data.claims + 1] = line.claim
-  elseif type(line.sensitivity) == "table" then
-    data.sensitivities[#data.sensitivities + 1] = line.sensitivity
-  elseif type(line.search) == "table" then
-    data.searches = data.searches or {}
-    data.searches[#data.searches + 1] = line.search
-  elseif type(line.record) == "table" then
-    local n = line.run
-    if type(n) ~= "number" or n ~= math.floor(n) or n < 1 or n > #data.runs + 1 then
-      fail(("run: the number is %s; allowed: 1 to %d"):format(schema.show(n), #data.runs + 1))
+  for kind, list in pairs(type(line) == "table" and M.LISTS or {}) do
+    if type(line[kind]) == "table" then
+      data[list] = data[list] or {}
+      return table.insert(data[list], line[kind])
     end
-    data.runs[n] = line.record
-  else
+  end
+  if type(line) ~= "table" or type(line.record) ~= "table" then
     fail "the line was not written by moebench"
   end
+  local n = line.run
+  if type(n) ~= "number" or n ~= math.floor(n) or n < 1 or n > #data.runs + 1 then
+    fail(("run: the number is %s; allowed: 1 to %d"):format(schema.show(n), #data.runs + 1))
+  end
+  data.runs[n] = line.record
 end
 
 --- Parses the text of a runs.jsonl. Returns a table like that of results.json, whose field `lines`

@@ -40,7 +40,6 @@ end
 --- Gives up a claim, since nothing was written.
 function M.release(name) writers[tidy(name)] = nil end
 
---- Forgets what was written: another text of the session begins.
 function M.forget() taken, writers = false, {} end
 
 --- Called before the first result is written: moves the results of an earlier run in the output

@@ -200,17 +200,12 @@ function Plan:order(lane, t)
   return errors.call(at, core_plan.order, core_plan, lane)
 end
 function Composed:simulate() return self.sim end
-function Composed:turns(rank)
-  return self.pipeline.rows[rank_of(self, { rank = rank }, "turns", errors.here()) or 1]
+local function turns_of(self, rank)
+  rank = rank_of(self, { rank = rank }, "turns", errors.here()) or 1
+  return self.pipeline and self.pipeline.rows[rank]
+    or target.in_order(self.spec.model.micro_batches)
 end
-function Plan:turns(rank)
-  local at = errors.here()
-  rank = rank_of(self, { rank = rank }, "turns", at) or 1
-  if self.pipeline then return self.pipeline.rows[rank] end
-  local cells = {}
-  for m = 0, self.spec.model.micro_batches - 1 do cells[m + 1] = ("0F%d,0B%d"):format(m, m) end
-  return table.concat(cells, ",")
-end
+Composed.turns, Plan.turns = turns_of, turns_of
 function Plan:text(t)
   local spec, sim = self.spec, self.sim
   local head = { number_bytes.line(spec.model.dtype, spec.optimizer.name, self.candidate.stages,
@@ -326,9 +321,7 @@ function Plan:run(executor, t)
   return result
 end
 
-function M.plan(t)
-  local at = errors.here()
-  local c = schema.check(M.PLAN, t, "moe.plan", at)
+M.plan = schema.taking(M.PLAN, "moe.plan", function(c, at)
   errors.stop_in "policies"
   c = settings.call(c, M.PLAN, "moe.plan", at)
   local spec = target.cluster_spec(c.model, system_lib.cluster_of(c.system, c.cluster),
@@ -354,6 +347,6 @@ function M.plan(t)
   return setmetatable({ core = made.plan, sim = made.sim, held = held, asked = 1,
     candidate = made.candidate, pipeline = made.pipeline, choice = made.candidate.choice,
     spec = spec, model = c.model, cluster = cluster }, Plan)
-end
+end)
 
 return M

@@ -32,8 +32,7 @@ function M.check(over, params, at)
     if OF_RUNS[name] then
       errors.user(path .. ": is the name of a field of runs; give the coordinate another name", at)
     end
-    schema.field({ type = "list", of = { type = "any" } }, list, path, at)
-    if #list == 0 then errors.user(path .. ": the list is empty; give at least one value", at) end
+    schema.field({ type = "list", of = { type = "any" }, least = "value" }, list, path, at)
     local seen = {}
     for i, value in ipairs(list) do
       local label, entry = label_of(value), ("%s[%d]"):format(path, i)
@@ -121,20 +120,6 @@ function M.after_set(e)
   return over, params
 end
 
---- Returns the list of all points. A point maps names to values; the last name in alphabetical
---- order changes fastest.
-function M.product(over)
-  local points = { {} }
-  for _, name in ipairs(schema.keys_of(over)) do
-    local more = {}
-    for _, p in ipairs(points) do
-      for _, v in ipairs(over[name]) do more[#more + 1] = schema.merged(p, { [name] = v }) end
-    end
-    points = more
-  end
-  return points
-end
-
 --- Returns a point's values as results show them (label_of); values that cannot be named are
 --- omitted.
 function M.labels(values)
@@ -143,7 +128,6 @@ function M.labels(values)
   return out
 end
 
---- Returns lists of values, indexed by name, as results show them.
 function M.list_labels(lists)
   local out = {}
   for name, list in pairs(lists) do

@@ -16,7 +16,6 @@ function M.begin(kinds)
   for _, kind in ipairs(kinds) do jobs.left[kind] = (jobs.left[kind] or 0) + 1 end
 end
 
--- Returns the mean time of the last jobs of a kind in seconds, or nil before the first one.
 local function expected(kind)
   local took = jobs.took[kind]
   return took and took.mean

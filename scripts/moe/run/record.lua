@@ -8,7 +8,6 @@ local system_lib = require "moe.spec.system"
 
 local M = {}
 
---- Names of the metrics that are computed from a timeline.
 M.METRICS = {}
 for i, row in ipairs(core.table "metrics") do M.METRICS[i] = row.name end
 

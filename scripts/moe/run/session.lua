@@ -27,21 +27,12 @@ end
 
 M.forget()
 
---- Adds an experiment, when it begins, to the results; `info` is its entry in results.json.
-function M.begin(info)
+--- Adds a value to one of the lists of results.json (journal.LISTS): the entry of an experiment
+--- when it begins, a claim's verdict, a sensitivity.
+function M.add(kind, value)
   outputs.take_folder()
-  kept.experiments[#kept.experiments + 1] = info
-  lines.note { experiment = info }
-end
-
-function M.add_claim(verdict)
-  kept.claims[#kept.claims + 1] = verdict
-  lines.note { claim = verdict }
-end
-
-function M.add_sensitivity(record)
-  kept.sensitivities[#kept.sensitivities + 1] = record
-  lines.note { sensitivity = record }
+  table.insert(kept[journal.LISTS[kind]], value)
+  lines.note { [kind] = value }
 end
 
 function M.flush()
@@ -56,8 +47,7 @@ end
 --- Adds a search: its fields as moe.search returns them, and the times and memory of all mixes that
 --- were seen.
 function M.add_search(name, found, seen)
-  kept.searches[#kept.searches + 1] = schema.merged(found, { name = name, seen = core.array(seen) })
-  lines.note { search = kept.searches[#kept.searches] }
+  M.add("search", schema.merged(found, { name = name, seen = core.array(seen) }))
   M.flush()
 end
 
@@ -87,7 +77,6 @@ function M.add_run(run)
   return number, ("trace-%03d-%s-"):format(number, run.system)
 end
 
---- Returns how many runs there are.
 function M.num_runs() return #kept.runs end
 
 return M

@@ -88,7 +88,6 @@ end
 --- Returns the factor that the text "x2" states, or nil for another text.
 function M.factor(text) return tonumber(text:match "^x(%d[%w.+-]*)$" or "") end
 
---- Returns whether there is a setting of this path.
 function M.gives(path)
   for _, s in ipairs(M.all()) do
     if s.name == path then return true end
@@ -99,7 +98,6 @@ end
 --- Marks a setting as one that has an effect, or is the recipe's own value.
 function M.found(s) s.found = true end
 
--- Raises a user error on a setting.
 local function refuse(s, why) error(core.failure("user", ("%s: %s"):format(s.text, why)), 0) end
 
 -- Notes why a setting has no effect here. sure: it will have none in other experiments either.
@@ -118,14 +116,18 @@ function M.unknown(s, names, at)
 end
 
 local SIMPLE = { number = true, string = true, boolean = true }
-local BOOLEANS = { ["true"] = true, ["false"] = false }
+
+local function boolean(text) return ({ ["true"] = true, ["false"] = false })[text] end
+local function same(text) return text end
+
+-- Types of fields that a setting can give -> the function that reads the value, or nil if the text
+-- is none.
+M.READ = { number = tonumber, integer = tonumber, boolean = boolean, string = same, any = same }
 
 -- Returns the one value of a setting in the type of `default`.
 local function value_like(s, default)
-  local text, of = s.values[s.labels[1]], type(default)
-  local value = text
-  if of == "number" then value = tonumber(text) end
-  if of == "boolean" then value = BOOLEANS[text] end
+  local of = type(default)
+  local value = M.READ[of](s.values[s.labels[1]])
   if #s.labels > 1 or value == nil then
     refuse(s, ("give one %s; the script's own value is %s"):format(of, tostring(default)))
   end
@@ -254,13 +256,6 @@ local function settings_of(prefix, point)
     end
   end
 end
-
-local function boolean(text) return ({ ["true"] = true, ["false"] = false })[text] end
-local function same(text) return text end
-
--- Types of fields that a setting can give -> the function that reads the value, or nil if the text
--- is none.
-M.READ = { number = tonumber, integer = tonumber, boolean = boolean, string = same, any = same }
 
 local function scaled(own, factor)
   if type(own) == "number" then return own * factor end

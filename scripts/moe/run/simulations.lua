@@ -97,7 +97,6 @@ local function arguments()
   return args
 end
 
--- Simulates; returns the outcome, and the text of the trace or "".
 local function simulate(spec, system, options)
   local made = target.plan(schema.merged(spec, { simulate = schema.merged(spec.simulate or {},
     options.traced and { keep = "last", links = true } or {}) }), system)
@@ -172,7 +171,6 @@ function M.find(key, options)
   return outcome, trace
 end
 
---- Keeps what anew() returned.
 function M.store(key, outcome, trace, effects)
   count.done = count.done + 1
   if key and not effects then core.store_simulation(key, outcome, trace) end
@@ -192,7 +190,6 @@ function M.outcome_text(spec, system, options)
   return outcome, trace
 end
 
---- Like outcome_text(), with the outcome as a table.
 function M.outcome(spec, system, options)
   return core.json_decode((M.outcome_text(spec, system, options)))
 end

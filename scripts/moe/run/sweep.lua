@@ -12,7 +12,6 @@ local M = {}
 -- done by then, and the others begin with the tables that this one has read.
 local ALONE_S = 0.5
 
---- Returns how many processes simulate at the same time.
 function M.num_workers()
   if core.processes then return 1 end
   return core.args.workers or core.machine().cores

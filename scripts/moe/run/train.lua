@@ -77,7 +77,6 @@ M.RUN = schema.merged(schema.picked(declared, { "steps", "precision", "eval_batc
 })
 
 local executors = {}  -- entries of core.table "executors", indexed by name
---- Names of the executors that run real ranks.
 M.EXECUTORS = {}
 for _, row in ipairs(core.table "executors") do
   executors[row.name] = row
@@ -372,9 +371,7 @@ local function say_choices(result, spec)
 end
 
 --- moe.train{...}: one training run on real ranks. Ops are profiled only if the plan needs it.
-function M.train(t)
-  local at = errors.here()
-  local c = schema.check(M.TRAIN, t, "moe.train", at)
+M.train = schema.taking(M.TRAIN, "moe.train", function(c, at)
   errors.stop_in "policies"
   c.system = c.system or system_lib.system "raf" {}
   c = settings.call(c, M.TRAIN, "moe.train", at)
@@ -403,7 +400,7 @@ function M.train(t)
   say_choices(result, spec)
   if result.stopped then say_stopped(result, c.steps) end
   return result
-end
+end)
 
 schema.record("moe stats", "stats", "statistics of an MoE layer in a step", {},
   schema.declared "moe_stats")

@@ -3,7 +3,6 @@
 -- the measured one is first. Nothing here is a rule of its own: where no candidate comes near, none
 -- explains it alone.
 local cluster_lib = require "moe.spec.cluster"
-local core = require "moe.core"
 local errors = require "moe.base.errors"
 local model_lib = require "moe.spec.model"
 local plan = require "moe.run.plan"
@@ -24,20 +23,15 @@ M.FIELDS = schema.merged(plan.PLAN, {
   clocks = { type = "list", of = { type = "number", lo = 0.1, hi = 10 }, default = { 0.8, 0.9 },
     doc = "speeds of products and of memory, as tried, as shares of what the cluster states" },
 })
-M.FIELDS.edits = nil
+M.FIELDS.edits, M.FIELDS.detail = nil, nil
 
-local function has_pass(system, name)
-  for _, pass in ipairs(system.passes or {}) do
-    if pass.name == name then return true end
-  end
-end
-
--- Returns the system with or without a pass.
+-- Returns the system with or without a pass, and whether it had it.
 local function toggled(system, name)
-  local passes, had = {}, has_pass(system, name)
-  for _, pass in ipairs(system.passes or {}) do
+  local passes, all = {}, system.passes or {}
+  for _, pass in ipairs(all) do
     if pass.name ~= name then passes[#passes + 1] = pass end
   end
+  local had = #passes < #all
   if not had then passes[#passes + 1] = policy.passes[name] {} end
   return system_lib.with(system, { passes = passes }), had
 end
@@ -111,18 +105,14 @@ end
 
 --- moe.gap{...}: returns { predicted_ms, measured_ms, { what, change, ms, apart_ms } .., refused =
 --- { { what, change, why } } }, nearest first.
-function M.gap(t)
-  local at = errors.here()
-  local c = schema.check(M.FIELDS, t, "moe.gap", at)
+M.gap = schema.taking(M.FIELDS, "moe.gap", function(c, at, t)
   errors.stop_in "policies"
   errors.stop_in "check"
   local base = { model = c.model, cluster = c.cluster, system = c.system, grid = c.grid,
     optimizer = t.optimizer }
   local function ms_of(with)
-    local ok, made = xpcall(function() return plan.plan(schema.merged(base, with)) end,
-      errors.with_traceback)
+    local ok, made = errors.try(plan.plan, schema.merged(base, with))
     if ok then return made:simulate().iteration_ms, made end
-    if core.kind_of(made) ~= "user" then error(made, 0) end
     return nil, (made.message:gsub("^[^:]*:%d+: ", ""))
   end
   local ms, made = ms_of {}
@@ -138,13 +128,8 @@ function M.gap(t)
       table.insert(out.refused, { what = one.what, change = one.change, why = why })
     end
   end
-  table.sort(out, function(a, b)
-    local da, db = math.abs(a.apart_ms), math.abs(b.apart_ms)
-    if da ~= db then return da < db end
-    return a.what .. a.change < b.what .. b.change
-  end)
-  return out
-end
+  return schema.sorted(out, function(g) return math.abs(g.apart_ms), g.what .. g.change end)
+end)
 
 schema.record("gap", "g", "what explains a measured step, nearest first, from moe.gap; a list of "
   .. "{ what, change, ms, apart_ms }", {

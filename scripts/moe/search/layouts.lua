@@ -24,7 +24,7 @@ end
 M.FIELDS = {
   model = { type = "model", required = true, doc = "with the batch_per_device of a micro-batch" },
   cluster = { type = "cluster", required = true, doc = "on which the model is trained" },
-  axes = { type = "table", fields = axis_fields(), default = {},
+  axes = { type = axis_fields(), default = {},
     doc = "axis -> the lengths to try" },
   global_batch = { type = "integer", lo = 1, hi = 1e9,
     doc = "sequences of a step on all ranks; default: one micro-batch" },
@@ -60,16 +60,6 @@ local function uneven(blocks, pp)
   return "E" .. table.concat(stages, "|") .. "L"
 end
 
--- Calls f(grid's fields) for each combination of the axes from number `i` on.
-local function each(axes, i, fields, f)
-  local name = AXES[i]
-  if not name then return f(schema.merged(fields, {})) end
-  for _, value in ipairs(axes[name]) do
-    fields[name] = value
-    each(axes, i + 1, fields, f)
-  end
-end
-
 -- Returns the bytes that a device holds at least, of the elements of a model's parameters.
 local function held(c, g, elements, devices, number)
   local weights, gradients, states = unpack(number)
@@ -83,9 +73,7 @@ local function held(c, g, elements, devices, number)
 end
 
 --- moe.layouts{...}
-function M.layouts(t)
-  local at = errors.here()
-  local c = schema.check(M.FIELDS, t, "moe.layouts", at)
+M.layouts = schema.taking(M.FIELDS, "moe.layouts", function(c, at)
   local devices = c.cluster.devices
   local default = { tp = powers(c.cluster.devices_per_node), cp = { 1 }, etp = { 1 },
     pp = powers(devices), ep = powers(devices) }
@@ -98,8 +86,8 @@ function M.layouts(t)
   local dtype, types = dtypes.of(c.model, set)
   local number = { number_bytes.bytes(dtype, c.optimizer, types) }
   local list = {}
-  each(schema.merged(default, c.axes), 1, {}, function(fields)
-    local ok, made = pcall(function()
+  for _, fields in ipairs(schema.product(schema.merged(default, c.axes), AXES)) do
+    local ok, made = errors.try(function()
       local blocks = c.model.layers
       if blocks and blocks < fields.pp then
         errors.user(("grid.pp: %d pipeline ranks for %d blocks"):format(fields.pp, blocks), at)
@@ -111,7 +99,6 @@ function M.layouts(t)
     end)
     local row = ok and made or { grid = fields }
     if not ok then
-      if type(made) ~= "table" or made.kind ~= "user" then error(made, 0) end
       row.refused = made.message:gsub("^.-:%d+: ", "")
     else
       row.gib = held(c, fields, elements, devices, number) / 2 ^ 30
@@ -122,8 +109,8 @@ function M.layouts(t)
       end
     end
     list[#list + 1] = row
-  end)
+  end
   return list
-end
+end)
 
 return M

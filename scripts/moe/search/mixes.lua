@@ -67,28 +67,25 @@ function Tried:spec_of(mix, ends)
   if not next(changes) and not ends then return self.spec end
   local key = core.json_encode { changes, ends or false }
   if not self.specs[key] then
-    local ok, made = pcall(self.make_spec, self.c, changes, ends)
-    if not ok and core.kind_of(made) ~= "user" then error(made, 0) end
+    local ok, made = errors.try(self.make_spec, self.c, changes, ends)
     self.specs[key] = ok and { spec = made } or { why = made }
   end
   local found = self.specs[key]
   return found.spec, found.why and self:reason(found.why)
 end
 
--- Returns the reason of a refusal without the line `at` of the search, the numbers in names of ops,
--- which differ from mix to mix, the stages before, and the system.
-local function reason_of(err, at)
+--- Returns the reason of a refusal, an error, as refusals() has them: without the line of the
+--- search, the numbers in names of ops, which differ from mix to mix, the stages before, and the
+--- system.
+function Tried:reason(err)
   local text = tostring(err.message or err):gsub(" %(after stage.*", "")
     :gsub(" %(system '[^']*'%)$", "")
-  local here = ("%s:%d: "):format(at.name, at.line)
+  local here = ("%s:%d: "):format(self.at.name, self.at.line)
   if text:sub(1, #here) == here then text = text:sub(#here + 1) end
   return (text:gsub("'b%d[^']*'", function(op)
     return (op:gsub("^'b%d+", "'b*"):gsub("_%d+", "_*"))
   end):gsub("system 'mix'", "the mix"))
 end
-
---- Returns the reason of a refusal, an error, as refusals() has them.
-function Tried:reason(err) return reason_of(err, self.at) end
 
 -- Simulates a system; returns its outcome, or nil and the reason for which it is refused.
 function Tried:outcome(system, spec)
@@ -96,7 +93,7 @@ function Tried:outcome(system, spec)
   if ok then return result end
   local kind = core.kind_of(result)
   if kind ~= "user" and kind ~= "run" or errors.is_interrupt(result) then error(result, 0) end
-  return nil, reason_of(result, self.at)
+  return nil, self:reason(result)
 end
 
 --- Returns the time of a system with another specification (order.lua), or nil if it is refused.
@@ -240,15 +237,11 @@ function Tried:value(mix, weight)
   return value
 end
 
--- Returns whether the outcome of known system a is better than that of b; of two that do not fit in
--- memory, the one that takes less of it.
-local function is_better(a, b)
-  if a.outcome.oom and b.outcome.oom and a.outcome.peak_bytes ~= b.outcome.peak_bytes then
-    return a.outcome.peak_bytes < b.outcome.peak_bytes
-  end
-  local function time(s) return s.outcome.oom and math.huge or s.outcome.iteration_ms end
-  if time(a) ~= time(b) then return time(a) < time(b) end
-  return a.name < b.name
+-- Returns by what known systems are in order, the best first: their times; of those that do not fit
+-- in memory what they take of it.
+local function key_of_known(s)
+  local o = s.outcome
+  return o.oom and math.huge or o.iteration_ms, o.oom and o.peak_bytes or 0, s.name
 end
 
 -- Returns what a known system has that no mix has, as text, or nil if it is a mix, which is tried
@@ -290,7 +283,7 @@ function Tried:known_systems(left)
     if outcome then
       self.systems[#self.systems + 1] = { name = name, system = system, outcome = outcome,
         beyond = self:beyond(outcome) }
-      table.sort(self.systems, is_better)
+      schema.sorted(self.systems, key_of_known)
     end
   end
 end
@@ -318,12 +311,7 @@ function Tried:sorted(weight)
       all[#all + 1] = { entry = entry, value = self:score(entry, weight), n = #chosen }
     end
   end
-  table.sort(all, function(a, b)
-    if a.value ~= b.value then return a.value < b.value end
-    if a.n ~= b.n then return a.n < b.n end
-    return a.entry.key < b.entry.key
-  end)
-  return all
+  return schema.sorted(all, function(one) return one.value, one.n, one.entry.key end)
 end
 
 --- Returns the best mix so far, or nil.
@@ -416,13 +404,9 @@ function Tried:points()
         label = s.name, named = s }
     end
   end
-  table.sort(all, function(a, b)
-    if a.iteration_ms ~= b.iteration_ms then return a.iteration_ms < b.iteration_ms end
-    if a.peak_bytes ~= b.peak_bytes then return a.peak_bytes < b.peak_bytes end
-    if #a.label ~= #b.label then return #a.label < #b.label end
-    return a.label < b.label
+  return schema.sorted(all, function(p)
+    return p.iteration_ms, p.peak_bytes, #p.label, p.label
   end)
-  return all
 end
 
 --- Returns the records of those to which no other is better in both time and memory. Of mixes with
@@ -476,19 +460,11 @@ end
 
 --- Returns { techniques, why, n } for each reason of refusals: the first mix with it and how many.
 function Tried:refusals()
-  local list, of = core.array {}, {}
-  for _, entry in ipairs(self.list) do
-    if entry.why then
-      local one = of[entry.why]
-      if not one then
-        one = { why = entry.why, techniques = entry.label, n = 0 }
-        of[entry.why], list[#list + 1] = one, one
-      end
-      one.n = one.n + 1
-    end
+  local list = core.array {}
+  for i, same in ipairs(schema.grouped(self.list, function(entry) return entry.why end)) do
+    list[i] = { why = same[1].why, techniques = same[1].label, n = #same }
   end
-  table.sort(list, function(a, b) return a.n > b.n or a.n == b.n and a.why < b.why end)
-  return list
+  return schema.sorted(list, function(one) return -one.n, one.why end)
 end
 
 return M

@@ -77,7 +77,6 @@ M.FIELDS = {
 }
 M.EXECUTE = real.FIELDS
 
--- Returns the techniques as a set of names.
 local function techniques_of(given, at)
   local set, names = {}, space_lib.TECHNIQUES
   if type(given) ~= "table" and given ~= "all" then
@@ -91,7 +90,6 @@ local function techniques_of(given, at)
   return set
 end
 
--- Returns the objectives as a list.
 local function objectives_of(given, at)
   local list = type(given) == "table" and given or { given }
   if #list < 1 or #list > #OBJECTIVES or list[1] == list[2] then
@@ -123,10 +121,8 @@ local function check_options(options, techniques, at)
     schema.field({ type = "table" }, lists, path, at)
     for option, list in pairs(lists) do
       local place = path .. "." .. tostring(option)
-      schema.field({ type = "list", of = { type = "any" }, distinct = true }, list, place, at)
-      if #list == 0 then
-        errors.user(place .. ": the list is empty; give at least one value", at)
-      end
+      schema.field({ type = "list", of = { type = "any" }, distinct = true, least = "value" }, list,
+        place, at)
     end
   end
 end
@@ -153,8 +149,8 @@ local function check_grids(c, at)
     if not grid_lib.FIELDS[key] then
       schema.unknown("moe.search.grids", "field", key, schema.keys_of(grid_lib.FIELDS), at)
     end
-    schema.field({ type = "list", of = grid_lib.FIELDS[key], distinct = true }, list, path, at)
-    if #list == 0 then errors.user(path .. ": the list is empty; give at least one value", at) end
+    schema.field({ type = "list", of = grid_lib.FIELDS[key], distinct = true, least = "value" },
+      list, path, at)
   end
   if c.execute and (next(c.grids) or #c.pipelines + #c.dispatchers > 0) then
     errors.user("moe.search.execute: mixes with grids, pipelines or dispatchers of their own are "
@@ -322,7 +318,6 @@ local function simplest(space, tried, mix, weight)
   return mix
 end
 
--- Returns what each technique of the mix contributes.
 local function contributions(space, tried, mix)
   local list, best = core.array {}, tried:record(mix, "best")
   for _, choice in ipairs(space:chosen(mix)) do
@@ -465,9 +460,7 @@ end
 
 --- moe.search{...}: returns { best, front, contributions, ... }, as the type "search" documents,
 --- prints it, and adds it to results.json.
-function M.search(t)
-  local at = errors.here()
-  local c = schema.check(M.FIELDS, t, "moe.search", at)
+M.search = schema.taking(M.FIELDS, "moe.search", function(c, at)
   local objectives = objectives_of(c.objective, at)
   local techniques = techniques_of(c.techniques, at)
   check_options(c.options, techniques, at)
@@ -487,7 +480,8 @@ function M.search(t)
   if core.mode == "check" then check(c, space, at) end
   errors.stop_in "check"
   local begin, before = core.clock(), simulations.counts()
-  session.begin({ name = c.name, title = "", over = {}, params = {}, set = core.args.set })
+  session.add("experiment", { name = c.name, title = "", over = {}, params = {},
+    set = core.args.set })
   local tried, weights = mixes.new(space, spec_of, c, at), weights_of(objectives)
   local s, best = look_and_conclude({ c = c, space = space, tried = tried, weights = weights,
     objectives = objectives, begin = begin, before = before }, at)
@@ -497,6 +491,6 @@ function M.search(t)
     session.change_search(s)
   end
   return schema.object(s, mt)
-end
+end)
 
 return M

@@ -66,8 +66,7 @@ function M.known_systems(at)
     one.n = #stages
     list[#list + 1] = trains and one or nil
   end
-  table.sort(list, function(a, b) return a.n > b.n or a.n == b.n and a.name < b.name end)
-  return list
+  return schema.sorted(list, function(one) return -one.n, one.name end)
 end
 
 -- Adds the passes that no dimension has, with the defaults of their options: those that place
@@ -104,7 +103,6 @@ function M.passes_of(techniques)
   return of
 end
 
---- The names of all techniques.
 M.TECHNIQUES = {}
 for _, dimension in ipairs(DIMENSIONS) do
   for i = 2, #dimension do M.TECHNIQUES[#M.TECHNIQUES + 1] = dimension[i][1] end
@@ -118,18 +116,16 @@ end
 -- Returns all combinations of the lists in `options`, each { values = options, label = of those
 -- that have a list of more than one value }.
 local function combinations(options)
-  local all = { { values = {}, label = "" } }
+  local lists, all = {}, {}
   for name, given in pairs(options) do
-    local list = type(given) == "table" and #given > 0 and given or { given }
-    local more = {}
-    for _, one in ipairs(all) do
-      for _, value in ipairs(list) do
-        local label = #list > 1 and (" %s=%s"):format(name, value_text(value)) or ""
-        more[#more + 1] = { values = schema.merged(one.values, { [name] = value }),
-          label = one.label .. label }
-      end
+    lists[name] = type(given) == "table" and #given > 0 and given or { given }
+  end
+  for i, values in ipairs(schema.product(lists)) do
+    all[i] = { values = values, label = "" }
+    for name, value in pairs(values) do
+      local label = #lists[name] > 1 and (" %s=%s"):format(name, value_text(value)) or ""
+      all[i].label = all[i].label .. label
     end
-    all = more
   end
   return all
 end
@@ -166,57 +162,49 @@ end
 
 local OUT = { label = "", passes = {}, set = {}, schedules = true }
 
--- Returns the choice that has a policy of the recipe, or a pass that it gives, in the mix. Its
--- label has the options that are not the defaults.
-local function choice_with(pass)
-  local label, fields = pass.name, policy.options_of(pass)
-  for name, value in pairs(pass.options) do
-    if value ~= (fields[name] or {}).default then
-      label = ("%s %s=%s"):format(label, name, value_text(value))
-    end
-  end
-  return { technique = pass.name, label = label, passes = { pass }, set = {}, given = true,
-    schedules = SCHEDULES[pass.stage] or false }
-end
-
-local Space = {}
-Space.__index = Space
-
--- Returns the label of a dispatcher: its name, with the options that are not the default.
-local function dispatcher_label(d)
-  local parts = { d.name }
-  for _, name in ipairs(schema.keys_of(d.options)) do
-    if d.options[name] ~= dispatcher.known[d.name].fields[name].default then
-      parts[#parts + 1] = ("%s=%s"):format(name, value_text(d.options[name]))
+-- Returns the label of a pass or dispatcher: its name, with the options that are not the defaults.
+local function label_of(one, fields)
+  local parts = { one.name }
+  for _, name in ipairs(schema.keys_of(one.options)) do
+    if one.options[name] ~= (fields[name] or {}).default then
+      parts[#parts + 1] = ("%s=%s"):format(name, value_text(one.options[name]))
     end
   end
   return table.concat(parts, " ")
 end
 
+-- Returns the choice that has a policy of the recipe, or a pass that it gives, in the mix.
+local function choice_with(pass)
+  return { technique = pass.name, label = label_of(pass, policy.options_of(pass)),
+    passes = { pass }, set = {}, given = true, schedules = SCHEDULES[pass.stage] or false }
+end
+
+local Space = {}
+Space.__index = Space
+
 -- Returns the dimensions of grids, a table of lists of values by field, of pipeline schedules and
 -- of dispatchers. Their first choice is what the search itself gives.
 local function mesh(of)
   local all = {}
-  for _, key in ipairs(schema.keys_of(of.grids)) do
-    local name = "grid." .. key
+  local function add(name, values, choice_of)
     local choices = { OUT }
-    for _, value in ipairs(of.grids[key]) do
-      choices[#choices + 1] = { technique = name, label = ("%s=%s"):format(name, value_text(value)),
-        passes = {}, set = {}, grid = { [key] = value } }
+    for _, value in ipairs(values) do
+      local label, what = choice_of(value)
+      choices[#choices + 1] = schema.merged(what, { technique = name, label = label, passes = {},
+        set = {} })
     end
     all[#all + 1] = { name = name, choices = choices }
   end
-  local schedules, dispatchers = { OUT }, { OUT }
-  for _, schedule in ipairs(of.pipelines) do
-    schedules[#schedules + 1] = { technique = "pipeline", label = pipeline.label(schedule),
-      passes = {}, set = {}, pipeline = schedule }
+  for _, key in ipairs(schema.keys_of(of.grids)) do
+    local name = "grid." .. key
+    add(name, of.grids[key], function(value)
+      return ("%s=%s"):format(name, value_text(value)), { grid = { [key] = value } }
+    end)
   end
-  for _, one in ipairs(of.dispatchers) do
-    dispatchers[#dispatchers + 1] = { technique = "dispatcher", label = dispatcher_label(one),
-      passes = {}, set = {}, dispatcher = one }
-  end
-  all[#all + 1] = { name = "pipeline", choices = schedules }
-  all[#all + 1] = { name = "dispatcher", choices = dispatchers }
+  add("pipeline", of.pipelines, function(one) return pipeline.label(one), { pipeline = one } end)
+  add("dispatcher", of.dispatchers, function(one)
+    return label_of(one, dispatcher.known[one.name].fields), { dispatcher = one }
+  end)
   return all
 end
 
@@ -256,7 +244,6 @@ function M.new(techniques, grid, with, of_mesh)
   return space
 end
 
---- Returns the mix without any technique.
 function Space:plain()
   local mix = {}
   for i in ipairs(self.dimensions) do mix[i] = 1 end

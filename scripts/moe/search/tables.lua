@@ -7,7 +7,6 @@ local M = {}
 
 local function gib(bytes) return ("%.1f"):format(bytes / 2 ^ 30) end
 
---- Returns a line on what was searched for.
 function M.head(s)
   local memory = s.memory_bytes > 0 and (" of %s GiB"):format(gib(s.memory_bytes)) or ""
   local steps = s.steps > 1 and ("mean of %d steps"):format(s.steps) or "one step"
@@ -15,31 +14,22 @@ function M.head(s)
     memory, steps)
 end
 
--- Returns a line on how much of the space was seen.
 local function seen(s)
   local refused = 0
   for _, one in ipairs(s.refused) do refused = refused + one.n end
   local text = ("%d of %d mixes planned, %d of them refused, and %d known systems in %.0f s")
     :format(s.simulated, s.space, refused, #s.named, s.searched_s)
-  if s.budget_s and s.searched_s >= s.budget_s + 1 then
-    text = text .. (" (budget_s: %g; a simulation that has begun ends)"):format(s.budget_s)
-  end
-  if (s.not_simulated or 0) > 0 then
-    text = text .. ("; half of the budget was too short for %d more known systems"):format(
-      s.not_simulated)
-  end
-  if s.took_s >= s.searched_s + 1 then
-    text = text .. (", then %.0f s for contributions and order"):format(s.took_s - s.searched_s)
-  end
-  if s.cached > 0 then text = text .. ("; %d simulations were in the cache"):format(s.cached) end
-  if s.too_large > 0 then
-    text = text .. ("; %d of the mixes do not fit in memory"):format(s.too_large)
-  end
-  if s.no_rows > 0 then
-    text = text .. (", %d of them since a device gets more rows than model.rows_bound allows")
-      :format(s.no_rows)
-  end
-  if s.not_allowed > 0 then text = text .. ("; %d are not allowed"):format(s.not_allowed) end
+  local function add(number, form) text = text .. (number and form:format(number) or "") end
+  local function count(n, form) add((n or 0) > 0 and n, form) end
+  add(s.budget_s and s.searched_s >= s.budget_s + 1 and s.budget_s,
+    " (budget_s: %g; a simulation that has begun ends)")
+  count(s.not_simulated, "; half of the budget was too short for %d more known systems")
+  add(s.took_s >= s.searched_s + 1 and s.took_s - s.searched_s,
+    ", then %.0f s for contributions and order")
+  count(s.cached, "; %d simulations were in the cache")
+  count(s.too_large, "; %d of the mixes do not fit in memory")
+  count(s.no_rows, ", %d of them since a device gets more rows than model.rows_bound allows")
+  count(s.not_allowed, "; %d are not allowed")
   if s.simulated >= s.space then return text .. "; no mix was left out" end
   if s.exhaustive then
     return text .. "; bounds, refusals or `allowed` exclude the others, so no mix is better"
@@ -63,7 +53,6 @@ function M.seen(s)
     .. "contributions and order"
 end
 
---- Returns a line on how fast a mix can be.
 function M.bound(s)
   if not s.bound_ms then
     return "No bound on the best mix's time is given: its ops take other times in each step "
@@ -136,7 +125,6 @@ function M.times(s)
   return rows
 end
 
---- Returns the table of what each technique of the best mix contributes.
 function M.contributions(s)
   local rows = { { "without", "iteration ms", "slower by", "peak GiB" } }
   for _, one in ipairs(s.contributions) do
@@ -160,7 +148,6 @@ function M.front(s)
   return rows
 end
 
---- Returns the table of the executed pairs.
 function M.executed(s)
   local rows = { { "a", "b", "predicted a / b", "executed a / b", "executed", "order held" } }
   for _, p in ipairs(s.executed.pairs) do

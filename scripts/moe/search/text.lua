@@ -143,7 +143,6 @@ local function table_text(rows)
   return aligned.text(out)
 end
 
---- Prints what the executed runs of a search say.
 function M.print_executed(s)
   core.say("\n" .. table_text(tables.executed(s)))
   for _, one in ipairs(s.executed.refused) do
@@ -152,7 +151,6 @@ function M.print_executed(s)
   core.say(tables.held(s))
 end
 
---- Prints the search.
 function M.print(s, why)
   core.say(tables.head(s))
   for _, line in ipairs(number_bytes.lines { s.best }) do core.say(line) end

@@ -116,7 +116,6 @@ M.OVERLAP_SLOWDOWN = declared.overlap_slowdown.type
 --- The fields that state how collectives share a link that they use at the same time.
 M.SHARE, M.SHARING_EFFICIENCY = declared.share, declared.sharing_efficiency
 
---- The field that names the algorithm of an all-reduce.
 M.ALL_REDUCE = declared.all_reduce
 
 -- Names of the cluster's fields that are passed to the core.

@@ -76,10 +76,7 @@ local function check_matrix(matrix, n, path, at)
 end
 
 local function check_all_to_all(op, n, path, at)
-  if (op.bytes_per_pair == nil) == (op.bytes == nil) then
-    errors.user(("%s: give either bytes_per_pair or bytes, %s"):format(path,
-      op.bytes and "not both" or "neither is given"), at, op.bytes and path .. ".bytes")
-  end
+  schema.one_of(op, "bytes_per_pair", "bytes", path, at)
   return op.bytes and check_matrix(op.bytes, n, path .. ".bytes", at)
 end
 
@@ -133,9 +130,7 @@ schema.record("collective times", "times", "a list with the times of each op", {
 
 --- moe.collectives{...}: simulates the ops; returns their times, a record of the type "collective
 --- times".
-function M.collectives(t)
-  local at = errors.here()
-  local c = schema.check(M.FIELDS, t, "moe.collectives", at)
+M.collectives = schema.taking(M.FIELDS, "moe.collectives", function(c, at)
   local ops, matrices = {}, {}
   for i, op in ipairs(c.ops) do ops[i], matrices[i] = check_op(op, i, c, at) end
   local run = errors.call(at, core.collectives, { cluster = cluster_lib.links(c.cluster),
@@ -144,6 +139,6 @@ function M.collectives(t)
   local times = run.ops
   times.link_use, times.nodes_alike = run.link_use, run.nodes_alike
   return times
-end
+end)
 
 return M

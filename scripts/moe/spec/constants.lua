@@ -10,7 +10,6 @@ local schema = require "moe.base.schema"
 
 local M = {}
 
---- The papers.
 M.PAPERS = { "lancet", "lina", "pipemoe", "proprophet" }
 
 -- Keys of the files that are no constants.

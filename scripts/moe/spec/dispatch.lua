@@ -30,7 +30,6 @@ local function size(doc, hi)
   return { type = "integer", lo = 1, hi = hi, required = true, doc = doc }
 end
 
---- Sizes of an exchange.
 M.SIZES = {
   ranks = size("ranks that exchange rows", 65536),
   ranks_per_node = size("ranks of a node, or of an NVLink domain", 65536),
@@ -125,9 +124,7 @@ local function most_tokens(choices)
 end
 
 --- moe.dispatch{...}: returns a record of the type "dispatch rows".
-function M.dispatch(t)
-  local at = errors.here()
-  local c = schema.check(M.FIELDS, t, "moe.dispatch", at)
+M.dispatch = schema.taking(M.FIELDS, "moe.dispatch", function(c, at)
   if type(c.choices) ~= "table" then
     schema.refuse(PATH .. "choices", c.choices, "a list per rank of lists of experts", at)
   end
@@ -139,6 +136,6 @@ function M.dispatch(t)
     combine_weights = c.combine_weights }), dispatcher.MOST_SMS, "moe.dispatch", at)
   return dispatcher.call("moe.dispatch", at, core.dispatch, { exchange = sizes, route = route,
     execute = c.execute }, c.choices)
-end
+end)
 
 return M

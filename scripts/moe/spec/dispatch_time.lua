@@ -185,9 +185,7 @@ local function table_time(c, name, options, nodes)
 end
 
 --- moe.dispatch_time{...}: returns a record of the type "dispatch time".
-function M.dispatch_time(t)
-  local at = errors.here()
-  local c = schema.check(M.FIELDS, t, PATH, at)
+M.dispatch_time = schema.taking(M.FIELDS, PATH, function(c, at)
   local name, options = dispatch.chosen(PATH, c, { sms = c.sms, [c.way == "dispatch" and "wire"
     or "combine"] = c.dtype }, at)
   local rows, call, route = M.load(c, name, options, PATH, at)
@@ -214,6 +212,6 @@ function M.dispatch_time(t)
   local band = (near and 1 or 2) * math.max(one.p90, one.rows < 30 and 0.12 or 0)
   return { us = us, lo = us / (1 + band), hi = us * (1 + band), source = "fitted",
     of = ("%s, %d rows"):format(one.gpu, one.rows) }
-end
+end)
 
 return M

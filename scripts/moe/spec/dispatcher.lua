@@ -52,7 +52,6 @@ M.DEFINITION = {
       .. "weights and combine_weights: whether a row carries weights there and back" },
 }
 
--- The fields of every constructor.
 local function common(def)
   return {
     wire = wire(def.wire, "element type on the way there; fp8: with a scale per 128 numbers"),

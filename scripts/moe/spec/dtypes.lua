@@ -34,7 +34,6 @@ local docs = {}
 for _, name in ipairs(schema.keys_of(M.SETS)) do
   docs[#docs + 1] = ("%s (%s)"):format(name, M.SETS[name].doc)
 end
---- The field of a model.
 M.FIELD = { type = "string", enum = schema.keys_of(M.SETS), by = FIELDS, as = "string|table",
   doc = "types of a step's numbers in place of dtype: a set's name, or a table of types: "
     .. table.concat(docs, "; ") .. ". Ranks that execute compute in the run's precision" }

@@ -7,7 +7,6 @@ local M = {}
 
 local mt = schema.class("grid", "a grid, for example moe.grid { micro_batches = 4 }")
 
--- Declared with the model.
 local OF_MODEL = { "ep", "tp", "cp", "cp_comm", "etp", "route_over", "micro_batches" }
 
 M.FIELDS = schema.changed(schema.picked(schema.declared "model", OF_MODEL), {
@@ -44,10 +43,7 @@ M.FIELD = { type = "grid", doc = "moe.grid; default: one micro-batch, all ranks 
 
 local function make(t, at)
   local grid = schema.check(M.FIELDS, t, "grid", at)
-  if grid.micro_batches and grid.global_batch then
-    errors.user("grid.global_batch: give either global_batch or micro_batches, not both", at,
-      "grid.global_batch")
-  end
+  schema.one_of(grid, "global_batch", "micro_batches", "grid", at, true)
   if grid.cp_comm and (grid.cp or 1) == 1 then
     errors.user("grid.cp_comm: has no effect with cp = 1; omit it, or give cp", at, "grid.cp_comm")
   elseif grid.route_over and (grid.tp or 1) * (grid.cp or 1) == 1 then
@@ -58,7 +54,6 @@ local function make(t, at)
   return schema.object(grid, mt)
 end
 
---- moe.grid{...}
 function M.grid(t) return make(t, errors.here()) end
 
 --- Returns the grid with other fields; `grid` may be nil. at: the line that gives them.

@@ -20,7 +20,8 @@ M.TASK = {
 }
 
 M.FIELDS = {
-  tasks = { type = "list", of = { type = M.TASK }, required = true, doc = "the tasks, at least 1" },
+  tasks = { type = "list", of = { type = M.TASK }, required = true, least = "task",
+    doc = "the tasks, at least 1" },
   order = { type = "any", as = "table<string, string[]>",
     doc = "by lane: the names of its tasks in order; default: the shortest that a search finds "
       .. "(Giffler and Thompson's active schedules, a beam of 64)" },
@@ -108,10 +109,7 @@ local function overlap(c, out)
 end
 
 --- moe.lane_times{...}: returns a record of the type "lane times".
-function M.lane_times(t)
-  local at = errors.here()
-  local c = schema.check(M.FIELDS, t, "moe.lane_times", at)
-  if #c.tasks == 0 then fail("tasks", "the list is empty; give tasks") end
+M.lane_times = schema.taking(M.FIELDS, "moe.lane_times", function(c, at)
   local of, lanes, names = numbers_of(c.tasks)
   local order = order_of(c, of, lanes, names)
   if not order and #c.tasks > MOST then
@@ -138,6 +136,6 @@ function M.lane_times(t)
   end
   if lanes[c.compute] then out.hidden, out.exposed = overlap(c, out) end
   return out
-end
+end)
 
 return M

@@ -101,33 +101,20 @@ local function routed(m, given, gate, path, at)
   return given and gate.k > 0 and schema.merged(stand_in, { k = gate.k }) or stand_in
 end
 
-local function exactly_one(m, a, path, at)
-  local b = PARTNER[a]
-  if (m[a] == nil) == (m[b] == nil) then
-    errors.user(("%s: give either %s or %s, %s"):format(path, a, b,
-      m[a] == nil and "neither is given" or "not both"), at, path .. "." .. a)
-  end
-end
-
 -- Checks the fields and returns a model of the architecture. ends: as in schema.collector; grid:
 -- nil or that of M.on.
 local function make(arch, t, path, at, ends, grid)
   local assumed = schema.collector(path, "model", ends)
   local m = schema.check(arch.all, t, path, at, assumed)
   m.name = m.name or arch.name
-  exactly_one(m, "batch", path, at)
-  exactly_one(m, "experts", path, at)
+  schema.one_of(m, "batch", "batch_per_device", path, at)
+  schema.one_of(m, "experts", "experts_per_device", path, at)
+  schema.one_of(m, "capacity", "capacity_factor", path, at, true)
+  schema.one_of(m, "dtype", "dtypes", path, at, true)
   if m.rows_bound and not m.capacity then
     errors.user(path .. ".rows_bound = " .. m.rows_bound .. ": only a model without a capacity has "
       .. "room by rows_bound; add capacity = 'none' or leave rows_bound out", at,
       path .. ".rows_bound")
-  end
-  if m.capacity and m.capacity_factor then
-    errors.user(path .. ": give either capacity or capacity_factor, not both", at,
-      path .. ".capacity")
-  end
-  if m.dtype and m.dtypes then
-    errors.user(path .. ": give either dtype or dtypes, not both", at, path .. ".dtypes")
   end
   local wrong = arch.check and arch.check(m)
   if wrong then errors.user(path .. "." .. wrong, at) end
@@ -426,9 +413,7 @@ M.DEFINE = {
 local defined = {}  -- names of the recipe's own architectures; by them executed runs are told apart
 
 -- moe.model.define{...}: returns the constructor of models of a new architecture.
-local function define(t)
-  local at = errors.here()
-  local def = schema.check(M.DEFINE, t, "moe.model.define", at)
+local define = schema.taking(M.DEFINE, "moe.model.define", function(def, at)
   if defined[def.name] then
     errors.user(("moe.model.define.name: '%s' is defined twice; give each architecture a name of "
       .. "its own"):format(def.name), at)
@@ -447,7 +432,7 @@ local function define(t)
       for name in pairs(fields) do own[name] = m[name] end
       return own
     end })
-end
+end)
 
 local lancet = require "moe.models.lancet"(schema.assumed)
 local lina = require "moe.models.lina"(schema.assumed)

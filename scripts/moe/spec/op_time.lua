@@ -11,51 +11,14 @@ local function size(doc, default)
     doc = doc }
 end
 
--- For each op its sizes in the order in which the core takes them, and further fields.
-local SIZES = {
-  gemm = { "m", "n", "k" },
-  gemm_dx = { "m", "n", "k" },
-  gemm_dw = { "m", "n", "k", "grad_bytes" },
-  grouped_gemm = { "experts", "rows", "n", "k" },
-  grouped_gemm_dx = { "experts", "rows", "n", "k" },
-  grouped_gemm_dw = { "experts", "rows", "n", "k", "grad_bytes" },
-  attention = { "batch", "seq", "heads", "kv_heads", "head_dim" },
-  attention_dx = { "batch", "seq", "heads", "kv_heads", "head_dim" },
-  latent_attention = { "batch", "seq", "heads" },
-  latent_attention_dx = { "batch", "seq", "heads" },
-  experts = { "tokens", "hidden", "inner", "experts", "k", "ep" },
-  all_to_all = { "ranks", "bytes" },
-  all_reduce = { "ranks", "bytes" },
-  all_gather = { "ranks", "bytes" },
-  reduce_scatter = { "ranks", "bytes" },
-  dispatch = { "nodes", "sms", "tokens", "hidden", "topk" },
-  combine = { "nodes", "sms", "tokens", "hidden", "topk" },
-}
-
 local DTYPES = schema.keys_of(schema.merged(cluster_lib.GEMM_RATES, { fp8_block = true }))
-local ANY = {
-  cluster = { type = "cluster", required = true, doc = "moe.cluster" },
-  op = { type = "string", as = "string", enum = schema.keys_of(SIZES), required = true,
-    doc = "the op, one of: " .. table.concat(schema.keys_of(SIZES), ", ") },
-  dtype = { type = "string", enum = DTYPES,
-    doc = "element type; fp8: one scale per tensor, fp8_block: per 128 numbers; default: that "
-      .. "of the cluster's rates or bf16, of dispatch fp8; collectives are of bytes and do not "
-      .. "read it" },
-}
 local BYTES = { ranks = size "number of ranks",
   bytes = size("bytes that a rank holds before the exchange, in an all-to-all with its own part; "
     .. "of an all_gather, after it") }
-local ROWS = schema.merged(ANY, { nodes = size("whole nodes, whose ranks all take part", 1),
+local ROWS = { nodes = size("whole nodes, whose ranks all take part", 1),
   sms = size "SMs that the kernel takes", tokens = size "tokens of each rank",
-  hidden = size "hidden size", topk = size "experts per token" })
+  hidden = size "hidden size", topk = size "experts per token" }
 
--- Returns the fields of a matrix product, and whether its time is that inside a training step,
--- which of gradients and of products of experts it always is.
-local function product(fields, in_step)
-  return schema.merged(schema.merged(ANY, fields), { in_step = { type = "boolean",
-    default = in_step, doc = "whether the time is that inside a training step, as plans take it, "
-      .. "in place of that of the kernel alone" } })
-end
 local GEMM = { m = size "rows of the result", n = size "columns of the result",
   k = size "length of the sums" }
 local GROUPED = { experts = size "experts of the rank", rows = size "rows of each expert",
@@ -70,29 +33,57 @@ local ATTENTION = { batch = size "sequences", seq = size "tokens per sequence",
 local LATENT = { batch = size "sequences", seq = size "tokens per sequence",
   heads = size "heads of DeepSeek-V3's sizes: 192 numbers in queries and keys, 128 in values" }
 
---- The fields of moe.op_time, indexed by op.
-M.OPS = {
-  gemm = product(GEMM, false), gemm_dx = product(GEMM, true),
-  gemm_dw = product(schema.merged(GEMM, GRADS), true),
-  grouped_gemm = product(GROUPED, true), grouped_gemm_dx = product(GROUPED, true),
-  grouped_gemm_dw = product(schema.merged(GROUPED, GRADS), true),
-  attention = product(ATTENTION, false), attention_dx = product(ATTENTION, true),
-  latent_attention = product(LATENT, false), latent_attention_dx = product(LATENT, true),
-  experts = schema.merged(ANY, {
-    tokens = size "tokens of the whole expert-parallel group", hidden = size "hidden size",
-    inner = size "width of a gated expert (three matrices), after tensor parallelism",
-    experts = size "experts of all ranks",
-    k = size "experts per token", ep = size("ranks that together hold all experts", 1),
-    load = { type = "string", default = "balanced",
-      enum = { "balanced", "power_law_1.01", "power_law_1.2" },
-      doc = "how tokens choose; with a power law the time is that of the rank with most rows" } }),
-  all_to_all = schema.merged(ANY, BYTES),
-  all_reduce = schema.merged(ANY, BYTES),
-  all_gather = schema.merged(ANY, BYTES),
-  reduce_scatter = schema.merged(ANY, BYTES),
-  dispatch = schema.changed(ROWS, { dtype = { default = "fp8" } }),
-  combine = ROWS,
+local LAYER = {
+  tokens = size "tokens of the whole expert-parallel group", hidden = size "hidden size",
+  inner = size "width of a gated expert (three matrices), after tensor parallelism",
+  experts = size "experts of all ranks",
+  k = size "experts per token", ep = size("ranks that together hold all experts", 1),
+  load = { type = "string", default = "balanced",
+    enum = { "balanced", "power_law_1.01", "power_law_1.2" },
+    doc = "how tokens choose; with a power law the time is that of the rank with most rows" } }
+
+-- For each op its sizes in the order in which the core takes them, its fields, and of a matrix
+-- product or of attention whether its time is by default that inside a training step.
+local KINDS = {
+  gemm = { "m n k", GEMM, false },
+  gemm_dx = { "m n k", GEMM, true },
+  gemm_dw = { "m n k grad_bytes", schema.merged(GEMM, GRADS), true },
+  grouped_gemm = { "experts rows n k", GROUPED, true },
+  grouped_gemm_dx = { "experts rows n k", GROUPED, true },
+  grouped_gemm_dw = { "experts rows n k grad_bytes", schema.merged(GROUPED, GRADS), true },
+  attention = { "batch seq heads kv_heads head_dim", ATTENTION, false },
+  attention_dx = { "batch seq heads kv_heads head_dim", ATTENTION, true },
+  latent_attention = { "batch seq heads", LATENT, false },
+  latent_attention_dx = { "batch seq heads", LATENT, true },
+  experts = { "tokens hidden inner experts k ep", LAYER },
+  all_to_all = { "ranks bytes", BYTES },
+  all_reduce = { "ranks bytes", BYTES },
+  all_gather = { "ranks bytes", BYTES },
+  reduce_scatter = { "ranks bytes", BYTES },
+  dispatch = { "nodes sms tokens hidden topk", ROWS },
+  combine = { "nodes sms tokens hidden topk", ROWS },
 }
+
+local ANY = {
+  cluster = { type = "cluster", required = true, doc = "moe.cluster" },
+  op = { type = "string", as = "string", enum = schema.keys_of(KINDS), required = true,
+    doc = "the op, one of: " .. table.concat(schema.keys_of(KINDS), ", ") },
+  dtype = { type = "string", enum = DTYPES,
+    doc = "element type; fp8: one scale per tensor, fp8_block: per 128 numbers; default: that "
+      .. "of the cluster's rates or bf16, of dispatch fp8; collectives are of bytes and do not "
+      .. "read it" },
+}
+
+--- The fields of moe.op_time, indexed by op.
+M.OPS = {}
+for op, row in pairs(KINDS) do
+  M.OPS[op] = schema.merged(ANY, row[2])
+  if row[3] ~= nil then
+    M.OPS[op].in_step = { type = "boolean", default = row[3], doc = "whether the time is that "
+      .. "inside a training step, as plans take it, in place of that of the kernel alone" }
+  end
+end
+M.OPS.dispatch.dtype = schema.merged(ANY.dtype, { default = "fp8" })
 
 --- The fields of all ops, for documents.
 M.FIELDS = schema.merged({}, ANY)
@@ -134,7 +125,7 @@ function M.op_time(t)
       op), at)
   end
   if op == "experts" then check_layer(c, at) end
-  for i, name in ipairs(SIZES[op]) do sizes[i] = c[name] end
+  for name in KINDS[op][1]:gmatch "%S+" do sizes[#sizes + 1] = c[name] end
   local dtype, moves = c.dtype or c.cluster.dtype or "bf16", M.OPS[op].ranks or M.OPS[op].sms
   local rows = moves and c.cluster.collectives[op == "all_to_all" and op or "all_reduce"]
   local function time_on(cluster)

@@ -119,7 +119,6 @@ function M.define(def, path, at)
   end
 end
 
---- Fields of a schedule as text.
 M.TABLE = {
   csv = { type = "string",
     doc = "a line per rank with cells such as 3F0, as PyTorch writes schedules" },
@@ -130,32 +129,20 @@ M.TABLE = {
   transfers = { type = "boolean", default = false, doc = "whether it spells out SEND and RECV" },
 }
 
---- Fields of a choice of schedules.
-M.ANY = { of = { type = "list", of = { type = "pipeline" },
+M.ANY = { of = { type = "list", of = { type = "pipeline" }, least = "schedule",
   doc = "the schedules to try; by default all that `moebench list pipelines` shows" } }
 
-local function table_of(t)
-  local at = errors.here()
-  local c = schema.check(M.TABLE, t, "moe.pipeline.table", at)
-  if (c.csv == nil) == (c.file == nil) then
-    errors.user("moe.pipeline.table: give csv or file" .. (c.csv and ", not both" or ""), at)
-  end
+local table_of = schema.taking(M.TABLE, "moe.pipeline.table", function(c, at)
+  schema.one_of(c, "csv", "file", "moe.pipeline.table", at)
   c.csv = c.csv or errors.call(at, core.read_file, c.file)
   return schema.object({ name = "table", table = c }, mt)
-end
+end)
 
 -- Returns moe.pipeline.any, for which made() returns the constructors of all schedules.
 local function any_of(made)
   return function(t)
-    local at = errors.here()
-    local c = schema.check(M.ANY, t or {}, "moe.pipeline.any", at)
-    if c.of and #c.of == 0 then
-      errors.user("moe.pipeline.any.of: the list is empty; give schedules, or omit it", at)
-    end
-    local of = c.of or {}
-    if not c.of then
-      for i, name in ipairs(schema.keys_of(M.known)) do of[i] = made[name] {} end
-    end
+    local of = schema.check(M.ANY, t or {}, "moe.pipeline.any", errors.here()).of or {}
+    for i, name in ipairs(of[1] and {} or schema.keys_of(M.known)) do of[i] = made[name] {} end
     return schema.object({ name = "any", of = of }, mt)
   end
 end

@@ -256,9 +256,7 @@ schema.record("pipeline times", "times", "a pipeline schedule in numbers; texts 
 -- Sets the rows of a schedule or table, with stages and placement. at: the line that gives them.
 local function set_rows(c, at)
   local own = schema.is_a("pipeline", c.schedule) and c.schedule.table
-  if (c.schedule == nil) == (c.table == nil) then
-    errors.user("moe.pipeline_times: give schedule or table" .. (c.table and ", not both" or ""))
-  end
+  schema.one_of(c, "schedule", "table", "moe.pipeline_times")
   for _, key in ipairs { "placement", "stages", "transfers" } do
     if not c.table and c[key] then fail(key, "has no effect beside schedule; leave it out") end
     if own then c[key] = own[key] end
@@ -272,9 +270,7 @@ local function set_rows(c, at)
 end
 
 --- moe.pipeline_times{...}: returns a record of the type "pipeline times".
-function M.pipeline_times(t)
-  local at = errors.here()
-  local c = schema.check(M.FIELDS, t, "moe.pipeline_times", at)
+M.pipeline_times = schema.taking(M.FIELDS, "moe.pipeline_times", function(c, at)
   local timed = c.times ~= nil
   set_rows(c, at)
   set_costs(c)
@@ -282,7 +278,7 @@ function M.pipeline_times(t)
   if not timed then return { errors = out.errors, rows = out.rows, peak = out.peak } end
   out.entries, out.begins, out.ends = out.begins and entries_of(out), nil, nil
   return out
-end
+end)
 
 -- Returns the layout without commas and spaces, its repeats written out.
 local function written_out(layout)
@@ -306,8 +302,7 @@ schema.record("pipeline layout", "layout", "the layers of the stages of a pipeli
 })
 
 --- moe.pipeline_layout{...}: returns { stages, of_rank }, in which stage s is on rank s mod ranks.
-function M.pipeline_layout(t)
-  local c = schema.check(M.LAYOUT, t, "moe.pipeline_layout", errors.here())
+M.pipeline_layout = schema.taking(M.LAYOUT, "moe.pipeline_layout", function(c)
   local text, stages, of_rank = written_out(c.layout), {}, {}
   local unknown = text:match "[^EtmL|]"
   for stage in (text .. "|"):gmatch "([^|]*)|" do stages[#stages + 1] = stage end
@@ -322,7 +317,7 @@ function M.pipeline_layout(t)
   for rank = 1, c.ranks do of_rank[rank] = {} end
   for i, layers in ipairs(stages) do table.insert(of_rank[(i - 1) % c.ranks + 1], layers) end
   return { stages = stages, of_rank = of_rank }
-end
+end)
 
 -- Returns how many blocks each stage of c.layout has, MTP layers among them, and how many of all
 -- are MTP layers.

@@ -91,16 +91,14 @@ M.LOADS = {
 }
 
 --- moe.loads{...}: returns the number of choices, indexed by [source rank][expert].
-function M.loads(t)
-  local at = errors.here()
-  local c = schema.check(M.LOADS, t, "moe.loads", at)
+M.loads = schema.taking(M.LOADS, "moe.loads", function(c, at)
   if c.ep and c.ranks % c.ep ~= 0 then
     schema.refuse("moe.loads.ep", c.ep, ("a divisor of ranks = %d"):format(c.ranks), at)
   end
   local handle = c.routing.handle
   c.routing = nil
   return errors.call(at, core.loads, handle, c)
-end
+end)
 
 M.TRACE = {
   cycle = { type = "boolean", default = false,
@@ -198,9 +196,8 @@ local function write_claimed(c, name, at)
   return made
 end
 
-local function import(t)
-  local at, path = errors.here(), "moe.trace.import"
-  local c = schema.check(M.IMPORT, t, path, at)
+local import = schema.taking(M.IMPORT, "moe.trace.import", function(c, at)
+  local path = "moe.trace.import"
   only(c, { experts = { csv = true, megatron = true, rank_loads = true },
     k = { csv = true, tensorrt = true, rank_loads = true, loads = true },
     ranks = { loads = true }, tokens = { loads = true }, where = { rank_loads = true },
@@ -223,18 +220,17 @@ local function import(t)
       :format(c.files[1], c.ranks))
   end
   return made
-end
+end)
 
-local function export(t)
-  local at, path = errors.here(), "moe.trace.export"
-  local c = schema.check(M.EXPORT, t, path, at)
+local export = schema.taking(M.EXPORT, "moe.trace.export", function(c, at)
+  local path = "moe.trace.export"
   only(c, { step = { tensorrt = true }, layer = { tensorrt = true } }, path, at)
   c.step, c.layer = c.step or 1, c.layer or 1
   errors.stop_in "policies"
   errors.stop_in "check"
   -- Copied to a plain list, which moe.trace.import accepts as `files`.
   return schema.merged(write_claimed(c, "export", at), {})
-end
+end)
 
 --- A table of the functions moe.trace.read, import and export that can also be called: moe.trace
 --- "file" { cycle = false } returns the routing model that replays the recorded choices.

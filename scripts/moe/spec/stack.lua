@@ -6,7 +6,6 @@ local schema = require "moe.base.schema"
 
 local M = {}
 
---- Names of the built-in stacks.
 M.files = core.library_files("stacks", ".lua")
 
 local function number(hi, doc)
@@ -62,7 +61,6 @@ local FIELDS = {
     .. "without products reach, by kind of op; default: 1" },
 }
 
---- The cluster's field.
 M.FIELD = { type = "any", as = "string|table|false", doc = "software that runs the kernels: one of "
   .. table.concat(M.files, ", ") .. "; or a table of host_launch_us, host_op_us and ops, as those "
   .. "files have (moebench list stacks); false, the default: one kernel per op, no host time" }

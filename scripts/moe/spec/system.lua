@@ -39,149 +39,129 @@ M.REDUCE = schema.changed(schema.declared "all_reduce", {
   bucket_bytes = { default = AFTER.bucket_bytes },
 })
 
--- Returns Lancet's partition pass with at most 8 parts, or 4, or 2: the first whose plan fits
--- (section 7).
-local function lancet_partition(p)
-  return choice.fallback(p.partition, { max_parts = { 8, 4, 2 } })
-end
+local P = policy.passes
+
+-- Lancet's partition pass with at most 8 parts, or 4, or 2: the first whose plan fits (section 7).
+local LANCET_PARTITION = choice.fallback(P.partition, { max_parts = { 8, 4, 2 } })
 
 -- Returns the first `steps` passes of Lina's scheduler, as in the ablation of the paper's figure
 -- 14: 1 is priority; 2 adds micro-ops (chunks) of all-reduces; 3 adds micro-ops of all-to-alls,
 -- where the experts begin as soon as the first micro-op arrives.
-local function lina(p, steps)
-  local passes = { p.priority {}, p.chunked { which = "all_reduce" }, p.micro_ops {} }
+local function lina(steps)
+  local passes = { P.priority {}, P.chunked { which = "all_reduce" }, P.micro_ops {} }
   for i = steps + 1, 3 do passes[i] = nil end
   return passes
 end
 
 -- Returns a system in which a policy places experts under plain expert parallelism: transfers block
 -- compute.
-local function placed(doc, passes)
-  return { doc = doc, all_reduce = AFTER,
-    passes = function(p) return { passes(p), p.serial {} } end }
+local function placed(doc, policy_of_it)
+  return { doc = doc, all_reduce = AFTER, passes = { policy_of_it, P.serial {} } }
 end
 
 -- Returns the passes of Pro-Prophet (arXiv 2411.10003). options are those of the planner, which
 -- assumes copies that block compute (equation 6, hidden = 0) or that compute hides (equation 8,
 -- hidden = 1). With `scheduled` the paper's scheduler moves the copies under compute. All-to-alls
 -- block compute, as in the systems with which the paper compares.
-local function prophet(p, options, scheduled)
-  if not scheduled then return { p.prophet(options), p.blocking_a2a {} } end
-  return { p.prophet(options), p.prophet_schedule {}, p.blocking_a2a { experts = false } }
+local function prophet(options, scheduled)
+  if not scheduled then return { P.prophet(options), P.blocking_a2a {} } end
+  return { P.prophet(options), P.prophet_schedule {}, P.blocking_a2a { experts = false } }
 end
 
 M.known = {
   raf = { doc = "plain expert parallelism as in RAF: no overlap, padded all-to-all",
-    all_reduce = AFTER, passes = function(p) return { p.serial {} } end },
+    all_reduce = AFTER, passes = { P.serial {} } },
   raf_irregular = { doc = "raf with all-to-alls that send only real rows",
-    all_reduce = AFTER, passes = function(p) return { p.irregular_a2a {}, p.serial {} } end },
+    all_reduce = AFTER, passes = { P.irregular_a2a {}, P.serial {} } },
   raf_rows = { doc = "raf without padding: only real rows are sent and computed",
-    all_reduce = AFTER, passes = function(p)
-      return { p.irregular_a2a {}, p.used_rows {}, p.serial {} }
-    end },
+    all_reduce = AFTER, passes = { P.irregular_a2a {}, P.used_rows {}, P.serial {} } },
   deepspeed = { doc = "padded, blocking all-to-all; all-reduce in buckets on its own lane",
-    all_reduce = DDP, passes = function(p) return { p.blocking_a2a {} } end },
+    all_reduce = DDP, passes = { P.blocking_a2a {} } },
   tutel = { doc = "all-to-all and experts cut along capacity, the best degree of 1, 2, 4, 8",
-    all_reduce = DDP, passes = function(p)
-      return { choice.best(p.capacity_pipeline, { degree = { 1, 2, 4, 8 } }) }
-    end },
+    all_reduce = DDP, passes = { choice.best(P.capacity_pipeline, { degree = { 1, 2, 4, 8 } }) } },
   fastermoe = { doc = "all-to-all in rounds between groups of ranks, one group per node; experts "
       .. "compute round by round; without FasterMoE's copies of experts",
-    all_reduce = DDP, passes = function(p) return { p.fastermoe_pipeline {} } end },
+    all_reduce = DDP, passes = { P.fastermoe_pipeline {} } },
   pipemoe = { doc = "all-to-all and experts cut along capacity, each layer at the degree with its "
       .. "fastest forward",
-    all_reduce = DDP, passes = function(p) return { p.pipemoe {} } end },
+    all_reduce = DDP, passes = { P.pipemoe {} } },
   pipemoe_step = { doc = "pipemoe with degrees that are best for forward and backward together",
-    all_reduce = DDP,
-    passes = function(p) return { p.pipemoe { objective = "step" } } end },
+    all_reduce = DDP, passes = { P.pipemoe { objective = "step" } } },
   lancet = { doc = "only real rows are sent and computed, the forward is cut into pipelines, and "
       .. "weight gradients run during the backward's all-to-alls",
-    all_reduce = AFTER, passes = function(p)
-      return { p.irregular_a2a {}, p.used_rows {}, lancet_partition(p), p.dw_schedule {} }
-    end },
-  lancet_dw = { doc = "lancet without its pipelines", all_reduce = AFTER, passes = function(p)
-    return { p.irregular_a2a {}, p.used_rows {}, p.dw_schedule {} }
-  end },
+    all_reduce = AFTER,
+    passes = { P.irregular_a2a {}, P.used_rows {}, LANCET_PARTITION, P.dw_schedule {} } },
+  lancet_dw = { doc = "lancet without its pipelines", all_reduce = AFTER,
+    passes = { P.irregular_a2a {}, P.used_rows {}, P.dw_schedule {} } },
   lancet_partition = { doc = "lancet without its weight-gradient schedule", all_reduce = AFTER,
-    passes = function(p) return { p.irregular_a2a {}, p.used_rows {}, lancet_partition(p) } end },
+    passes = { P.irregular_a2a {}, P.used_rows {}, LANCET_PARTITION } },
   megatron = { doc = "Megatron-LM's: only real rows are sent and computed, all-to-alls block "
       .. "compute; experts apply the routing weights; states are sharded, gradients "
       .. "reduce-scattered in buckets under the backward",
-    all_reduce = MEGATRON, passes = function(p)
-      return { p.irregular_a2a {}, p.used_rows {}, p.weights_at_experts {}, p.zero {},
-        p.blocking_a2a {} }
-    end },
+    all_reduce = MEGATRON, passes = { P.irregular_a2a {}, P.used_rows {}, P.weights_at_experts {},
+      P.zero {}, P.blocking_a2a {} } },
   plain = { doc = "no pass: padded all-to-alls, and gradients are all-reduced after the backward",
-    all_reduce = AFTER, passes = function() return {} end },
+    all_reduce = AFTER, passes = {} },
   -- The baseline has no priorities: transfers of its two lanes share a link as the cluster states.
   lina_baseline = { doc = "two lanes: all-to-alls, and at the same time all-reduces in DDP's "
       .. "buckets",
-    all_reduce = DDP, passes = function() return {} end },
+    all_reduce = DDP, passes = {} },
   lina_fixed = { doc = "uncut all-reduces, only between the backward's pairs of all-to-alls",
-    all_reduce = LINA, passes = function(p) return { p.fixed {} } end },
+    all_reduce = LINA, passes = { P.fixed {} } },
   lina_priority = { doc = "one transfer at a time, all-to-alls before uncut all-reduces",
-    all_reduce = LINA, passes = function(p) return lina(p, 1) end },
+    all_reduce = LINA, passes = lina(1) },
   lina_partition = { doc = "lina_priority with all-reduces in micro-ops of 30 MB",
-    all_reduce = LINA, passes = function(p) return lina(p, 2) end },
+    all_reduce = LINA, passes = lina(2) },
   lina = { doc = "lina_pipelining with the experts per device that its packing chooses",
-    all_reduce = LINA, passes = function(p) return lina(p, 3) end, packing = {} },
+    all_reduce = LINA, passes = lina(3), packing = {} },
   -- Systems with a placement of experts. Those made by placed() differ from raf_rows only in it.
   eplb = placed("EPLB: experts with many tokens are resident on several devices, which share "
-    .. "the experts' tokens",
-    function(p) return p.eplb {} end),
+    .. "the experts' tokens", P.eplb {}),
   fastermoe_shadowing = placed("FasterMoE's shadowing: experts with many tokens are copied to all "
-    .. "devices, as long as its performance model predicts a gain",
-    function(p) return p.fastermoe_shadowing {} end),
+    .. "devices, as long as its performance model predicts a gain", P.fastermoe_shadowing {}),
   -- Methods that balance the exact load of each layer and step (recipes/balancers.lua).
   ultraep = placed("UltraEP: copies with quotas, so that no device computes more than just over "
-    .. "the mean", function(p) return p.ultraep {} end),
+    .. "the mean", P.ultraep {}),
   echo = placed("ECHO: what devices have above the mean goes to copies on devices below it",
-    function(p) return p.echo {} end),
+    P.echo {}),
   llep = placed("LLEP: tokens and experts go from devices above a limit to the least loaded",
-    function(p) return p.llep {} end),
+    P.llep {}),
   lplb = placed("LPLB: a linear program over copies of the heaviest experts at fixed places, which "
-    .. "are sent in each step here", function(p) return p.lplb {} end),
+    .. "are sent in each step here", P.lplb {}),
   flexmoe = placed("FlexMoE: after each step, hot experts get replicas and cold ones lose theirs; "
-    .. "replicas are moved with their states", function(p) return p.flexmoe {} end),
+    .. "replicas are moved with their states", P.flexmoe {}),
   laer = placed("LAER's layout, anew after each step; experts are moved with their states, as its "
-    .. "sharded parameters (FSEP) are not here", function(p) return p.laer {} end),
+    .. "sharded parameters (FSEP) are not here", P.laer {}),
   moonep = placed("MoonEP: copies so that every device computes the mean, to the token",
-    function(p) return p.moonep {} end),
+    P.moonep {}),
   prophet_planner = placed("Pro-Prophet's planner alone: few experts are copied, each to the "
-    .. "devices that have tokens for it", function(p) return p.prophet {} end),
+    .. "devices that have tokens for it", P.prophet {}),
   swap = placed("SmartMoE: experts are swapped between devices until these compute about equally "
-    .. "many rows",
-    function(p) return p.swap {} end),
+    .. "many rows", P.swap {}),
   top2 = placed("the two heaviest experts of a layer are copied to all devices, every step",
-    function(p) return p.top_k { k = 2, shadows = 2 } end),
+    P.top_k { k = 2, shadows = 2 }),
   top3 = placed("the three heaviest experts of a layer are copied to all devices, every step",
-    function(p) return p.top_k { k = 3, shadows = 3 } end),
+    P.top_k { k = 3, shadows = 3 }),
   prophet = { doc = "few experts with many tokens are copied to the devices with tokens for them, "
       .. "in two transfers that the neighbouring block's compute hides; the planner assumes that",
-    all_reduce = DDP, passes = function(p)
-      return prophet(p, { hidden = 1, split = true }, true)
-    end },
+    all_reduce = DDP, passes = prophet({ hidden = 1, split = true }, true) },
   prophet_blocking = { doc = "prophet's planner alone: copies and their gradients block compute",
-    all_reduce = DDP, passes = function(p) return prophet(p, { hidden = 0 }) end },
+    all_reduce = DDP, passes = prophet({ hidden = 0 }) },
   prophet_scheduler = { doc = "prophet_blocking's placements, copies scheduled during compute",
-    all_reduce = DDP, passes = function(p) return prophet(p, { hidden = 0 }, true) end },
+    all_reduce = DDP, passes = prophet({ hidden = 0 }, true) },
   prophet_whole = { doc = "prophet with every layer's copies in one transfer",
-    all_reduce = DDP, passes = function(p) return prophet(p, { hidden = 1 }, true) end },
+    all_reduce = DDP, passes = prophet({ hidden = 1 }, true) },
   lina_pipelining = { doc = "lina_partition with all-to-alls in micro-ops, pipelined with experts",
-    all_reduce = LINA, passes = function(p) return lina(p, 3) end },
+    all_reduce = LINA, passes = lina(3) },
   -- Systems for moe.infer only: experts that are copied from host memory have no backward.
   lina_inference = { doc = "moe.infer: Lina's scheduler, which copies experts from host memory to "
       .. "as many devices as estimated from the paths of tokens through the layers before",
-    all_reduce = AFTER, passes = function(p) return { p.lina_inference {} } end },
+    all_reduce = AFTER, passes = { P.lina_inference {} } },
   lina_no_estimation = { doc = "moe.infer: lina_inference that places experts only by the gate's "
       .. "counts",
-    all_reduce = AFTER, passes = function(p)
-      return { p.lina_inference { estimation = false } }
-    end },
+    all_reduce = AFTER, passes = { P.lina_inference { estimation = false } } },
   lina_no_fine_tuning = { doc = "moe.infer: lina_inference that never corrects its estimates",
-    all_reduce = AFTER, passes = function(p)
-      return { p.lina_inference { fine_tuning = false } }
-    end },
+    all_reduce = AFTER, passes = { P.lina_inference { fine_tuning = false } } },
 }
 
 --- Fields that are names for a pass with one option: the option, and the field's value without the
@@ -210,7 +190,7 @@ M.FIELDS = {
   stack = schema.merged(stacks.FIELD, { doc = "software that runs the system's kernels in "
     .. "simulations, in place of the cluster's field stack, with the same values; default: the "
     .. "cluster's" }),
-  of = { type = "list", of = { type = "any" }, as = "(string|moe.System)[]",
+  of = { type = "list", of = { type = "any" }, as = "(string|moe.System)[]", least = "system",
     doc = "systems, or names of known systems; the fastest by simulation is taken" },
 }
 
@@ -233,9 +213,6 @@ end
 -- Returns the systems that the list `of` names; each has passes and an all-reduce policy of its
 -- own.
 local function members_of(of, path, at)
-  if #of == 0 then
-    errors.user(path .. ".of: the list is empty; give systems or names of known systems", at)
-  end
   local members = {}
   for i, entry in ipairs(of) do
     if type(entry) == "string" and not M.known[entry] then
@@ -286,7 +263,7 @@ local function passes_of(name, given, path, at)
     schema.unknown("moe.system", "system (only a known system may have no passes)", name,
       schema.keys_of(M.known), at)
   end
-  return M.known[name].passes(policy.passes), schedule, dispatcher
+  return M.known[name].passes, schedule, dispatcher
 end
 
 local function make(name, t, at)
@@ -329,9 +306,7 @@ end
 function M.pass_names(name)
   local known, names = M.known[name], {}
   if not known then return nil end
-  for i, pass in ipairs(known.passes(policy.passes)) do
-    names[i] = (pass.candidates and pass.candidates[1].pass or pass).name
-  end
+  for i, pass in ipairs(known.passes) do names[i] = choice.first(pass).name end
   return names
 end
 

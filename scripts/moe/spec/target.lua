@@ -213,8 +213,8 @@ M.MOST_PREDICTED = 64
 --- The schedule of pipeline ranks of a system that gives none.
 M.PIPELINE = "1f1b"
 
--- Returns the row of a pipeline rank that runs each micro-batch's forward and backward in turn.
-local function in_order(micro_batches)
+--- Returns the row of a pipeline rank that runs each micro-batch's forward and backward in turn.
+function M.in_order(micro_batches)
   local row = {}
   for m = 0, micro_batches - 1 do row[#row + 1] = ("0F%d,0B%d"):format(m, m) end
   return table.concat(row, ",")
@@ -231,7 +231,7 @@ function M.pipeline_of(spec, candidate)
   if not schedule then return nil end
   -- One pipeline rank runs F0, B0, F1, B1, ... unless the schedule says otherwise.
   local ok, made = pcall(turns)
-  if ok and made.rows[1] ~= in_order(m.micro_batches) then return made end
+  if ok and made.rows[1] ~= M.in_order(m.micro_batches) then return made end
   core.warn(("system '%s': the pipeline schedule %s has no effect with one pipeline rank; give "
     .. "grid.pp%s"):format(candidate.name, schedule.name,
       ok and "" or " (" .. tostring(made.message or made):gsub("^.-schedule: ", "") .. ")"))
@@ -285,10 +285,8 @@ end
 -- alone, and gives nil.
 local function allowed(spec, candidate, at, tried)
   if not candidate.choice then return try(spec, candidate, at, tried) end
-  local ok, made = xpcall(function() return try(spec, candidate, at, tried) end,
-    errors.with_traceback)
+  local ok, made = errors.try(try, spec, candidate, at, tried)
   if ok then return made end
-  if core.kind_of(made) ~= "user" then error(made, 0) end
   tried[#tried + 1] = { choice = candidate.choice, why = made.message:gsub("^[^:]*:%d+: ", "") }
   return nil, made
 end

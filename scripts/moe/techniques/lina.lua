@@ -57,9 +57,7 @@ M.LOCALITY = schema.merged(M.ROUTED, {
     doc = "number of most popular next experts that are counted" },
 })
 
-local function pack(t)
-  local at = errors.here()
-  local c = schema.check(M.PACKING, t, "moe.lina.packing", at)
+local pack = schema.taking(M.PACKING, "moe.lina.packing", function(c, at)
   errors.stop_in "policies"
   local system = c.system or system_lib.system "lina_pipelining" {}
   local candidate = system_lib.expand(system)[1][1]
@@ -67,7 +65,7 @@ local function pack(t)
   local _, seen = packing.choose(spec, c,
     function(s) return target.plan_of(s, candidate, at) end, at)
   return seen
-end
+end)
 
 -- Checks the fields of a function; returns them with the sizes of the trace, if it is one, and
 -- `routing` as the core takes it.
@@ -185,7 +183,6 @@ schema.record("popularity", "profile", "how often each expert follows each path"
   { "batches", "integer", "number of batches that were counted" },
 })
 
---- The functions of moe.lina.
 M.functions = schema.functions("moe.lina", "function", {
   capacity_factor = { capacity_factor, M.ROUTED, "number",
     "the least capacity factor of a model with which no choice of these batches is dropped" },

@@ -70,20 +70,17 @@ M.FIT = {
   objective = OBJECTIVE,
 }
 
-local function degree(t)
-  local at = errors.here()
-  local c = schema.check(M.DEGREE, t, "moe.pipemoe.degree", at)
+local degree = schema.taking(M.DEGREE, "moe.pipemoe.degree", function(c, at)
   if c.allowed then
     table.sort(c.allowed)
     core.array(c.allowed)
   end
   return errors.call(at, core.pipemoe_degree, c)
-end
+end)
 
-local function time(t)
-  local at = errors.here()
-  return errors.call(at, core.pipemoe_time, schema.check(M.TIME, t, "moe.pipemoe.time", at))
-end
+local time = schema.taking(M.TIME, "moe.pipemoe.time", function(c, at)
+  return errors.call(at, core.pipemoe_time, c)
+end)
 
 -- Returns whether four layers like l fit in a GPU's memory. The paper keeps 522 of its 864 layers
 -- but does not give the rule. This guess keeps as many: fp32; four copies of each parameter (Adam);
@@ -107,9 +104,7 @@ local function layer_of(c, batch, seq, ffn, hidden, experts)
   return l
 end
 
-local function layers(t)
-  local at = errors.here()
-  local c = schema.check(M.LAYERS, t, "moe.pipemoe.layers", at)
+local layers = schema.taking(M.LAYERS, "moe.pipemoe.layers", function(c, at)
   if not paper.all_to_all[c.devices] then
     schema.refuse("moe.pipemoe.layers.devices", c.devices, "16, 32 or 64", at)
   end
@@ -126,14 +121,11 @@ local function layers(t)
     end
   end
   return out
-end
+end)
 
 -- Returns the specification of a plan without passes, on the cluster or on ranks of this machine.
 local function spec_of(c, at)
-  if (c.cluster == nil) == (c.ranks == nil) then
-    errors.user(("moe.pipemoe.fit: give either cluster or ranks, %s"):format(
-      c.ranks and "not both" or "neither is given"), at)
-  end
+  schema.one_of(c, "cluster", "ranks", "moe.pipemoe.fit", at)
   if c.cluster and c.link then
     errors.user("moe.pipemoe.fit.link: is only used with ranks; a cluster has its own links", at)
   end
@@ -145,13 +137,11 @@ local function spec_of(c, at)
   return spec
 end
 
-local function fit(t)
-  local at = errors.here()
-  local c = schema.check(M.FIT, t, "moe.pipemoe.fit", at)
+local fit = schema.taking(M.FIT, "moe.pipemoe.fit", function(c, at)
   errors.stop_in "policies"
   errors.stop_in "check"
   return errors.call(at, core.pipemoe_fit, spec_of(c, at), c.objective)
-end
+end)
 
 M.functions = schema.functions("moe.pipemoe", "function", {
   degree = { degree, M.DEGREE, "{ degree: integer, time_s: number }",

@@ -25,7 +25,8 @@ local COUNT = { type = "integer", lo = 0, hi = 1e12, doc = "number of inputs" }
 -- With their defaults equations 4 and 5 are the printed ones.
 local RATES = schema.declared "placement_rates"
 
-local ROUTED = { type = "list", of = { type = "list", of = COUNT }, required = true,
+local ROUTED = { type = "list", of = { type = "list", of = COUNT, least = "number" },
+  required = true, least = "row",
   doc = "routed[expert][device]: number of the device's inputs for the expert" }
 
 -- The rates by which a layer takes time. needed: whether all must be given.
@@ -117,13 +118,7 @@ local function check_n(n, devices, at)
 end
 
 local function check_routed(routed, path, at)
-  if #routed == 0 then
-    errors.user(path .. ": the list is empty; give a row for each expert", at)
-  end
   local devices = #routed[1]
-  if devices == 0 then
-    errors.user(path .. "[1]: the list is empty; give a number for each device", at)
-  end
   for e, row in ipairs(routed) do
     if #row ~= devices then
       errors.user(("%s[%d]: has %d numbers, but routed[1] has %d; give one for each device"):format(
@@ -201,9 +196,8 @@ end
 
 local MOST_CASES = 1e6
 
-local function least_load(t)
-  local at, path = errors.here(), "moe.prophet.optimum"
-  local c = schema.check(M.OPTIMUM, t, path, at)
+local least_load = schema.taking(M.OPTIMUM, "moe.prophet.optimum", function(c, at)
+  local path = "moe.prophet.optimum"
   check_routed(c.routed, path .. ".routed", at)
   if c.layout then
     c.residents = (c.residents or math.ceil(#c.routed / #c.routed[1])) + c.shadows
@@ -215,7 +209,7 @@ local function least_load(t)
       .. "slots"):format(path, cases, MOST_CASES), at)
   end
   return optimum.optimum(layer, c.layout)
-end
+end)
 
 local DEVICES = {
   { "computed", "integer[]", "inputs that each device computes" },

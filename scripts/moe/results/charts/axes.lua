@@ -17,7 +17,6 @@ function M.tick_step(span, count)
   return 10 * power
 end
 
---- Returns a number as the text of a tick.
 function M.tick_text(x)
   if math.abs(x) >= 1e6 then return (("%.3g"):format(x):gsub("e%+0*", "e")) end
   return ("%.6g"):format(x)
@@ -53,6 +52,18 @@ function M.of_values(values)
     return margin + (1 - 2 * margin) * (f(v) - f(lo)) / (f(hi) - f(lo))
   end
   return { at = at, ticks = values }
+end
+
+--- Adds a horizontal axis from 0 to `most` with about `count` ticks, whose lines begin at `top`,
+--- and its label at `middle`.
+function M.from_zero(out, most, count, x_of, top, bottom, middle, label)
+  local step = M.tick_step(most, count)
+  for k = 0, math.floor(most / step + 1e-9) do
+    local x = x_of(k * step)
+    out[#out + 1] = svg.line(x, top, x, bottom + 4, "rule")
+    out[#out + 1] = svg.text(x, bottom + 16, M.tick_text(k * step), "tick", "middle")
+  end
+  out[#out + 1] = svg.text(middle, bottom + 32, label, "unit", "middle")
 end
 
 -- Adds the ticks of the horizontal axis; a text that would touch the one before it is omitted.

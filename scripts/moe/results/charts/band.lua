@@ -28,7 +28,6 @@ function M.band(t, range)
       t.ours and ("%.3g in %.3g to %.3g"):format(t.ours, t.lo, t.hi) or "none"), out }
 end
 
---- The entries of its legend.
 M.LEGEND = {
   { mark = html.path { d = "M11 0l6 6l-6 6l-6 -6z", class = "paper" }, doc = "the paper's number" },
   { mark = html.circle { cx = 11, cy = 6, r = 4, class = "ours" }, doc = "ours" },

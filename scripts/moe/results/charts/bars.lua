@@ -71,7 +71,6 @@ local function most_of(t)
   return most > 0 and most or 1
 end
 
--- Returns the legend: the parts, and the marks that the bars have.
 local function legend_of(t)
   local entries, bound, samples = {}, false, false
   for i, part in ipairs(t.parts) do entries[i] = part end
@@ -88,15 +87,6 @@ local function legend_of(t)
       doc = "one executed step" }
   end
   return entries
-end
-
--- Draws the ticks of the axis behind the bars, and its name.
-local function draw_axis(out, t, most, x_of, top, bottom)
-  for v = 0, most, axes.tick_step(most, 6) do
-    out[#out + 1] = svg.line(x_of(v), top, x_of(v), bottom + 4, "rule")
-    out[#out + 1] = svg.text(x_of(v), bottom + 16, axes.tick_text(v), "tick", "middle")
-  end
-  out[#out + 1] = svg.text((LABEL + WIDTH - VALUE) / 2, bottom + 32, t.x_label, "unit", "middle")
 end
 
 --- Returns a chart of bars. t = { name =, title =, x_label = (with its unit), unit =, parts = a
@@ -119,7 +109,7 @@ function M.bars(t)
     end
     y = y + GAP
   end
-  draw_axis(out, t, most, x_of, top, y)
+  axes.from_zero(out, most, 6, x_of, top, y, (LABEL + WIDTH - VALUE) / 2, t.x_label)
   out[#out + 1] = front
   return svg.chart(t, y + 40, out)
 end

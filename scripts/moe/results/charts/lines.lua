@@ -40,7 +40,6 @@ local function draw_series(out, s, x_of, y_of, t, shift)
   end
 end
 
--- Returns the smallest and the largest value of all series.
 local function range_of(t)
   local lo, hi = t.from or math.huge, -math.huge
   for _, s in ipairs(t.series) do
@@ -51,7 +50,6 @@ local function range_of(t)
   return lo, hi
 end
 
--- Returns the legend of the series.
 local function legend_of(series)
   local entries = {}
   for i, s in ipairs(series) do entries[i] = svg.series_entry(s.number, s.label) end

@@ -56,13 +56,7 @@ function M.chart(name, title, ranks, end_ms)
     end
   end
   local bottom = top + #ranks * ROW
-  local step = axes.tick_step(end_ms, 8)
-  for k = 0, math.floor(end_ms / step) do
-    local x, label = x_of(k * step), axes.tick_text(k * step)
-    out[#out + 1] = svg.line(x, bottom, x, bottom + 4, "rule")
-    out[#out + 1] = svg.text(x, bottom + 16, label, "tick", "middle")
-  end
-  out[#out + 1] = svg.text(LABEL + wide / 2, bottom + 32, "time, ms", "unit", "middle")
+  axes.from_zero(out, end_ms, 8, x_of, bottom, bottom, LABEL + wide / 2, "time, ms")
   return svg.chart(t, bottom + 40, out)
 end
 

@@ -3,6 +3,7 @@
 -- gives colours: of the theme on the page, of print in a file. Lengths are in px of the page; in a
 -- file a px is 0.6 pt, so that text of 12 px has 7.2 pt and a chart of WIDTH fits a column of 3.5
 -- inches.
+local aligned = require "moe.base.aligned"
 local html = require "moe.results.page.html"
 
 local M = {}
@@ -48,21 +49,6 @@ function M.shortened(text, width)
   return (cut:gsub("[\192-\255]?[\128-\191]*$", "")) .. "…"
 end
 
---- Returns the lines into which the text breaks so that each is at most about `width` px wide,
---- unless a word is wider.
-function M.wrapped(text, width)
-  local lines = { "" }
-  for word in text:gmatch "%S+" do
-    local longer = lines[#lines] == "" and word or lines[#lines] .. " " .. word
-    if lines[#lines] ~= "" and M.text_width(longer) > width then
-      lines[#lines + 1] = word
-    else
-      lines[#lines] = longer
-    end
-  end
-  return lines
-end
-
 -- Shapes of the marks of series, around the point at which the path begins.
 local SHAPES = { "m-3.2 0a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0 -6.4 0", "m-2.9 -2.9h5.8v5.8h-5.8z",
   "m0 -3.9l3.6 6.4h-7.2z", "m0 -4.2l4.2 4.2l-4.2 4.2l-4.2 -4.2z", "m0 3.9l3.6 -6.4h-7.2z",
@@ -78,7 +64,6 @@ function M.mark(number, x, y, say)
     class = M.series_class("mark", number), say and html.title { say } or "" }
 end
 
---- Returns the entry of a series in a legend.
 function M.series_entry(number, doc)
   return { doc = doc, mark = { M.line(0, 6, 22, 6, M.series_class("line", number)),
     M.mark(number, 11, 6) } }
@@ -111,7 +96,7 @@ end
 --- title and legend take.
 function M.begin(t)
   local width, out, y = t.width or M.WIDTH, {}, 6
-  for _, line in ipairs(M.wrapped(t.title, (width - 8) / M.BOLD)) do
+  for _, line in ipairs(aligned.wrapped(t.title, (width - 8) / M.BOLD, M.text_width)) do
     y = y + LINE
     out[#out + 1] = M.text(4, y - 4, line, "title")
   end

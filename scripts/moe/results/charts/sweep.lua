@@ -3,6 +3,7 @@
 local bars = require "moe.results.charts.bars"
 local format = require "moe.results.report.format"
 local lines = require "moe.results.charts.lines"
+local schema = require "moe.base.schema"
 local values = require "moe.base.values"
 
 local M = {}
@@ -28,7 +29,6 @@ local EXPOSED = { name = "exposed", label = "exposed communication", unit = "ms"
 local MEMORY = { name = "memory", label = "peak memory", unit = "GiB", from = 0,
   of = function(run) return run.peak_bytes / GIB end }
 
--- Returns the sorted different values of a coordinate.
 local function distinct(groups, of)
   local seen, list = {}, {}
   for _, group in ipairs(groups) do
@@ -86,15 +86,10 @@ local function sweep_of(groups, R)
       s.number[run.system] = #s.systems
     end
   end
-  for i, d in ipairs(s.dims) do
-    d.place = i
+  for _, d in ipairs(s.dims) do
     if d.numeric then s.axes[#s.axes + 1] = d end
   end
-  table.sort(s.axes, function(a, b)
-    if (a.name == GPUS) ~= (b.name == GPUS) then return a.name == GPUS end
-    if #a.values ~= #b.values then return #a.values > #b.values end
-    return a.place < b.place
-  end)
+  schema.sorted(s.axes, function(a, i) return a.name == GPUS and 0 or 1, -#a.values, i end)
   return s
 end
 
@@ -206,7 +201,6 @@ local function distribution(s, out)
     x_label = "speed-up, x" }
 end
 
--- Returns the runs of each system that fit in memory, those at `at` of the axis, or all.
 local function shares_of(s, axis)
   local list = {}
   for _, system in ipairs(s.systems) do
@@ -242,26 +236,23 @@ end
 -- Returns a chart of the step's time over the first axis for each combination of the other
 -- coordinates, if there are several.
 local function panels(s)
-  local axis, order, by_rest = s.axes[1], {}, {}
-  if not axis then return {} end
-  for _, group in ipairs(s.groups) do
+  local axis, out = s.axes[1], {}
+  if not axis then return out end
+  local function rest_of(group)
     local parts = {}
     for _, d in ipairs(s.dims) do
       local v = d ~= axis and d.of(group[1])
       if d ~= axis and v ~= nil then parts[#parts + 1] = ("%s %s"):format(d.name, tostring(v)) end
     end
-    local rest = table.concat(parts, ", ")
-    if not by_rest[rest] then by_rest[rest], order[#order + 1] = {}, rest end
-    table.insert(by_rest[rest], group)
+    return table.concat(parts, ", ")
   end
-  local out = {}
-  for i, rest in ipairs(#order > 1 and order or {}) do
-    out[i] = over_axis(s, by_rest[rest], axis, STEP, ("step-%d"):format(i), rest)
+  local lists = schema.grouped(s.groups, rest_of)
+  for i, groups in ipairs(#lists > 1 and lists or {}) do
+    out[i] = over_axis(s, groups, axis, STEP, ("step-%d"):format(i), rest_of(groups[1]))
   end
   return out
 end
 
--- Returns a chart of bars for each point at which a plan fits in memory.
 local function point_bars(s, title_of)
   local out = {}
   for i, group in ipairs(s.groups) do

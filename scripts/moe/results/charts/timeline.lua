@@ -72,7 +72,6 @@ local function draw_spans(out, row, y, total)
   end
 end
 
--- Returns the largest value of a memory row.
 local function most_of(row)
   local most = 0
   for _, m in ipairs(row.memory) do most = math.max(most, m.gib) end
@@ -213,7 +212,6 @@ function M.chart(name, title, list)
   return svg.chart(t, y + 20, out)
 end
 
---- The legend of timelines (entries of charts/svg.lua).
 M.LEGEND = legend()
 
 return M

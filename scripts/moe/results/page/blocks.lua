@@ -95,7 +95,6 @@ function M.files(blocks, style, width)
   return files
 end
 
--- Functions that show a block on the page, indexed by kind.
 local SHOW = {}
 
 local function shown(blocks)
@@ -158,7 +157,6 @@ function SHOW.timelines(block)
   return html.div { class = "timelines", ["data-name"] = block.name, figures }
 end
 
---- Returns the blocks as elements of the page.
 M.show = shown
 
 return M

@@ -8,7 +8,6 @@ local sensitivity = require "moe.results.sensitivity"
 
 local M = {}
 
--- Returns the ends of an axis that contains all numbers of a claim.
 local function axis_of(claim)
   local list = { claim.paper, claim.ours or claim.paper, claim.lo or claim.paper,
     claim.hi or claim.paper }
@@ -16,7 +15,6 @@ local function axis_of(claim)
   return { lo, hi > lo and hi or lo + 1 }
 end
 
--- Returns the table of what moves the claims' numbers; rows: the table of the claims.
 local function moved(claims, rows)
   local list = {}
   for i, claim in ipairs(claims) do

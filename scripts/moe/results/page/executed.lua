@@ -11,13 +11,6 @@ local M = {}
 
 local FOR_SPREAD = 8  -- steps that make a distribution
 
--- Returns the times of the steps after the first, of which the runs' times are the statistic.
-local function samples_of(run)
-  local out = {}
-  for i = 2, #run.samples_ms do out[i - 1] = run.samples_ms[i] end
-  return out
-end
-
 local function step_bars(runs)
   local groups = {}
   for i, run in ipairs(runs) do
@@ -25,7 +18,7 @@ local function step_bars(runs)
       bars.step(format.system_text(run), run.prediction, { provenance = "simulated" }),
       bars.step(("  executed, %+.1f%%%s"):format(100 * run.prediction.error,
         run.disturbed and " ?" or ""), run,
-        { provenance = run.provenance, samples = samples_of(run) }) } }
+        { provenance = run.provenance, samples = format.later(run) }) } }
   end
   return bars.steps("executed", ("Of each system: predicted (simulated) above, executed (%s) and "
     .. "its error below"):format(runs[1].provenance), groups)
@@ -46,23 +39,10 @@ local function curves(runs, key)
   return series
 end
 
--- Returns the table of losses with the systems in the first column and without the digests, which
--- are in the legend of the curves.
-local function losses_table(runs)
-  local rows = executed.losses_rows(runs)
-  for _, row in ipairs(rows) do
-    local systems = table.remove(row)
-    row[#row] = nil
-    table.insert(row, 1, systems)
-  end
-  return blocks.table("losses", "Losses by step", rows)
-end
-
--- Returns the distribution of the steps' times, or nil if there are too few steps.
 local function distribution(runs)
   local series = {}
   for i, run in ipairs(runs) do
-    series[i] = { label = format.system_text(run), number = i, values = samples_of(run) }
+    series[i] = { label = format.system_text(run), number = i, values = format.later(run) }
     if #series[i].values < FOR_SPREAD then return nil end
   end
   return lines.distribution { name = "step-distribution", series = series,
@@ -82,7 +62,8 @@ function M.blocks(runs, differs)
     blocks.text { "A bar ends at the step's time. Its parts are each of the same statistic over "
       .. "steps, so they need not add up: what they leave is drawn as idle, what exceeds it is cut."
     },
-    losses_table(runs), blocks.text(executed.closing_lines(runs)),
+    blocks.table("losses", "Losses by step", executed.losses_rows(runs)),
+    blocks.text(executed.closing_lines(runs)),
     blocks.grid {
       lines.steps { name = "loss", title = "Loss by step, " .. provenance, y_label = "loss, nats",
         series = curves(runs, "losses") },

@@ -25,7 +25,6 @@ local function step_of(rank)
   return sum
 end
 
---- Returns the blocks of the runs R.
 function M.blocks(R)
   local out, rows = {}, { { "run", "rank", "peak GiB" } }
   for _, cause in ipairs(CAUSES) do table.insert(rows[1], cause[2] .. " %") end

@@ -14,14 +14,12 @@ local function objective_text(objective)
   return type(objective) == "table" and table.concat(objective, ", ") or tostring(objective)
 end
 
--- Returns the table of the front, with the numbers that the chart has.
 local function front_rows(runs)
   local rows = tables.front { front = runs }
   for i, row in ipairs(rows) do table.insert(row, 1, i == 1 and "number" or i - 1) end
   return rows
 end
 
--- Returns a chart of what each technique of the best mix saves, where the step runs without it.
 local function contributions(s)
   local groups = {}
   for _, c in ipairs(s.contributions) do
@@ -36,14 +34,12 @@ local function contributions(s)
     x_label = "time of a step without it minus the best, ms; at the right as a share" } or nil
 end
 
--- Returns the runs sorted by time.
 local function by_time(runs)
   local out = { unpack(runs) }
   table.sort(out, function(a, b) return a.iteration_ms < b.iteration_ms end)
   return out
 end
 
---- Returns the blocks of a search.
 function M.blocks(s)
   local runs = by_time(s.front)
   local numbers = number_bytes.lines { s.best }

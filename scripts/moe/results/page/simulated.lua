@@ -48,7 +48,6 @@ local function assumed_table(R)
   return { kind = "fold", title = title, blocks.table("constants", "Assumed constants", rows) }
 end
 
--- Returns the block of charts of one kind, folded if there are many.
 local function charts_of(what, charts)
   if #charts <= MAX_PANELS then return blocks.grid(charts) end
   return { kind = "fold", title = ("%s, %d charts"):format(what, #charts),

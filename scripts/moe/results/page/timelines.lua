@@ -5,6 +5,7 @@ local differences = require "moe.results.report.differences"
 local format = require "moe.results.report.format"
 local html = require "moe.results.page.html"
 local results = require "moe.results.results"
+local schema = require "moe.base.schema"
 local simulated = require "moe.results.page.simulated"
 local timeline = require "moe.results.charts.timeline"
 local trace = require "moe.results.trace"
@@ -32,14 +33,9 @@ local function traced(R)
         rank = rank + (run.provenance == "simulated" and 1 or 0) }
     end
   end
-  table.sort(list, function(a, b)
-    if a.rank ~= b.rank then return a.rank < b.rank end
-    return a.place < b.place
-  end)
-  return list
+  return schema.sorted(list, function(one) return one.rank, one.place end)
 end
 
--- Returns the captions of timelines: run -> text.
 local function captions(R)
   local executed = R:where { provenance = { "emulated", "measured" } }:groups(results.case_of)
   local names, out = format.coordinates(R:where { provenance = "simulated" }, true), {}

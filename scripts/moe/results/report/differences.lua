@@ -17,21 +17,26 @@ local function shared_point(run)
   return out
 end
 
--- Returns for each group of runs a text of the coordinates in which the groups differ: "gate =
--- top2".
-local function point_differences(groups)
-  local shared, texts = {}, {}
-  for g, runs in ipairs(groups) do shared[g] = shared_point(runs[1]) end
-  for g, point in ipairs(shared) do
+-- Returns of each of the tables name -> value a text of those in which they differ: "gate = top2".
+local function differing(tables)
+  local texts = {}
+  for i, one in ipairs(tables) do
     local parts = {}
-    for name, value in pairs(point) do
+    for _, name in ipairs(schema.keys_of(one)) do
       local differs = false
-      for _, other in ipairs(shared) do differs = differs or other[name] ~= value end
-      if differs then parts[#parts + 1] = ("%s = %s"):format(name, tostring(value)) end
+      for _, other in ipairs(tables) do differs = differs or other[name] ~= one[name] end
+      if differs then parts[#parts + 1] = ("%s = %s"):format(name, tostring(one[name])) end
     end
-    texts[g] = table.concat(parts, ", ")
+    texts[i] = table.concat(parts, ", ")
   end
   return texts
+end
+
+-- Returns for each group of runs a text of the coordinates in which the groups differ.
+local function point_differences(groups)
+  local shared = {}
+  for g, runs in ipairs(groups) do shared[g] = shared_point(runs[1]) end
+  return differing(shared)
 end
 
 -- Paths of the fields of a run that every heading of executed runs shows.
@@ -63,7 +68,7 @@ end
 -- Returns for each group of runs a text of the fields in which the groups differ and that the
 -- headings do not show: "optimizer.lr = 0.1".
 local function case_differences(groups)
-  local cases, all, texts = {}, {}, {}
+  local cases, all, shown = {}, {}, {}
   for g, runs in ipairs(groups) do
     local case = results.case_of(runs[1])
     case.cluster_parameters = nil  -- of an executed run they are those of the link
@@ -77,18 +82,12 @@ local function case_differences(groups)
     end
   end
   for g, case in ipairs(cases) do
-    local parts = {}
-    for _, path in ipairs(schema.keys_of(all)) do
-      local differs = false
-      for _, other in ipairs(cases) do differs = differs or other[path] ~= case[path] end
-      if differs then
-        parts[#parts + 1] = ("%s = %s"):format(path:gsub("^parameters%.", ""),
-          case[path] or "none")
-      end
+    shown[g] = {}
+    for path in pairs(all) do
+      shown[g][path:gsub("^parameters%.", "")] = case[path] or "none"
     end
-    texts[g] = table.concat(parts, ", ")
   end
-  return texts
+  return differing(shown)
 end
 
 --- Returns for each group of executed runs the lines that state in what it differs from the others.

@@ -21,8 +21,7 @@ local WIDE = 0.1       -- a spread of samples above this share of the median is 
 -- Returns the shortest and longest time of the steps after the first as text, and whether their
 -- difference is above the share WIDE of the median.
 local function spread(run)
-  local samples = values.new {}
-  for i = 2, #run.samples_ms do samples[i - 1] = run.samples_ms[i] end
+  local samples = format.later(run)
   if #samples == 0 then return "-", false end
   local lo, hi = samples:min(), samples:max()
   local wide = hi - lo > WIDE * samples:median()
@@ -85,7 +84,6 @@ local function turns_lines(runs)
   return lines
 end
 
--- Returns the number of choices dropped in all steps of a run.
 local function dropped(run)
   local sum = 0
   for _, count in ipairs(run.drops) do sum = sum + count end

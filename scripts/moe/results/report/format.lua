@@ -7,8 +7,8 @@ local values = require "moe.base.values"
 
 local M = {}
 
--- Returns a time in ms as text; "-" for nil.
-local function ms(v)
+--- Returns a time in ms as text; "-" for nil.
+function M.ms(v)
   if not v then return "-" end
   return ("%." .. (v >= 100 and 0 or v >= 10 and 1 or 2) .. "f"):format(v)
 end
@@ -20,9 +20,9 @@ local function degrees_text(degrees)
   return same and tostring(degrees[1]) or table.concat(degrees, ",")
 end
 
--- Returns the system's name with what was chosen for it: option or system, degrees, packing, and
--- the passes that have fields of a system.
-local function system_text(run)
+--- Returns the system's name with what was chosen for it: option or system, degrees, packing, and
+--- the passes that have fields of a system.
+function M.system_text(run)
   local chosen = { run.choice }
   if run.degrees then chosen[#chosen + 1] = "degree=" .. degrees_text(run.degrees) end
   if run.packing then chosen[#chosen + 1] = ("packing=%d"):format(run.packing.n) end
@@ -34,97 +34,101 @@ local function system_text(run)
   return #chosen > 0 and ("%s (%s)"):format(run.system, table.concat(chosen, " ")) or run.system
 end
 
--- Name of the coordinate that holds the number of the entry in the experiment's `run`; it is shown
--- if several entries simulate.
-local ENTRY = "run[]"
-M.ENTRY = ENTRY
+--- Name of the coordinate that holds the number of the entry in the experiment's `run`; it is shown
+--- if several entries simulate.
+M.ENTRY = "run[]"
 
-local function coordinate(run, name)
-  if name == ENTRY then return tostring(run.entry) end
+function M.coordinate(run, name)
+  if name == M.ENTRY then return tostring(run.entry) end
   return tostring(run.point[name])
 end
 
--- Returns the names of the coordinates of the runs' points. "nodes" is omitted if it follows from
--- the number of devices, unless `all` is true.
-local function coordinates(R, all)
+--- Returns the names of the coordinates of the runs' points. "nodes" is omitted if it follows from
+--- the number of devices, unless `all` is true.
+function M.coordinates(R, all)
   local names, nodes, entry = {}, {}, R.runs[1] and R.runs[1].entry
   for run in R:each() do
     for name in pairs(run.point) do names[name] = names[name] or all or name ~= "nodes" or nil end
     local seen = nodes[run.devices] or run.point.nodes
     nodes[run.devices] = seen
     if seen ~= run.point.nodes then names.nodes = true end
-    if run.entry ~= entry then names[ENTRY] = true end
+    if run.entry ~= entry then names[M.ENTRY] = true end
   end
   return schema.keys_of(names)
 end
 
--- Returns the first cells of a row, which name the point of a run. They are empty if `said` is
--- true, which means that the row above has the same point.
-local function point_cells(run, names, said)
+--- Returns the first cells of a row, which name the point of a run. They are empty if `said` is
+--- true, which means that the row above has the same point.
+function M.point_cells(run, names, said)
   local cells = {}
-  for i, name in ipairs(names) do cells[i] = said and "" or coordinate(run, name) end
+  for i, name in ipairs(names) do cells[i] = said and "" or M.coordinate(run, name) end
   cells[#cells + 1] = said and "" or run.devices or "-"
   return cells
 end
 
--- step_text returns the time of a step as text, "OOM" for a plan that does not fit in memory;
--- part_text returns the time of a part of the step, then "-".
-local function step_text(run) return run.oom and "OOM" or ms(run.iteration_ms) end
-local function part_text(run, key) return ms(not run.oom and run[key] or nil) end
+--- step_text returns the time of a step as text, "OOM" for a plan that does not fit in memory;
+--- part_text returns the time of a part of the step, then "-".
+function M.step_text(run) return run.oom and "OOM" or M.ms(run.iteration_ms) end
+function M.part_text(run, key) return M.ms(not run.oom and run[key] or nil) end
 
--- Returns the part of a step, in ms, in which a rank has posted transfers, but none of them runs
--- and it computes nothing: a part of the exposed communication. What waits beside compute or
--- another transfer does not count.
-local function exposed_wait_ms(times)
+--- Returns the part of a step, in ms, in which a rank has posted transfers, but none of them runs
+--- and it computes nothing: a part of the exposed communication. What waits beside compute or
+--- another transfer does not count.
+function M.exposed_wait_ms(times)
   local in_transfer = times.comm_ms - times.hidden_comm_ms
   return math.min(math.max(times.exposed_comm_ms - in_transfer, 0), times.exposed_comm_ms)
 end
 
-local function speedup_text(base, run)
+function M.speedup_text(base, run)
   if not run then return "-" end
   if run.oom then return "OOM" end
   if run.iteration_ms == 0 then return "-" end
   return base and not base.oom and ("%.2fx"):format(base.iteration_ms / run.iteration_ms) or "-"
 end
 
--- Appends the cells to the row; returns the row.
-local function append(row, cells)
+function M.append(row, cells)
   for _, cell in ipairs(cells) do row[#row + 1] = cell end
   return row
 end
 
--- Returns whether the simulated steps of a run take different times, as under a routing.
-local function steps_differ(run)
+--- Returns the times of the steps after the first, of which the time of an executed run is made.
+function M.later(run)
+  local out = values.new {}
+  for i = 2, #run.samples_ms do out[i - 1] = run.samples_ms[i] end
+  return out
+end
+
+--- Returns whether the simulated steps of a run take different times, as under a routing.
+function M.steps_differ(run)
   local samples = values.new(run.samples_ms)
   return run.provenance == "simulated" and samples:min() ~= samples:max()
 end
 
--- Returns the median and the range of the steps' times as text: "17.5 (17.1..25.0)".
-local function spread_text(run)
+--- Returns the median and the range of the steps' times as text: "17.5 (17.1..25.0)".
+function M.spread_text(run)
   if run.oom then return "-" end
   local samples = values.new(run.samples_ms)
-  return ("%s (%s..%s)"):format(ms(samples:median()), ms(samples:min()), ms(samples:max()))
+  return ("%s (%s..%s)"):format(M.ms(samples:median()), M.ms(samples:min()), M.ms(samples:max()))
 end
 
--- Returns a line that says of which statistic the times of simulated runs are, in a list that is
--- empty where all steps of each run take the same time.
-local function statistic_lines(runs)
+--- Returns a line that says of which statistic the times of simulated runs are, in a list that is
+--- empty where all steps of each run take the same time.
+function M.statistic_lines(runs)
   local most = 0
   for _, run in ipairs(runs) do
-    local is_mean = run.statistic == "mean" and steps_differ(run)
+    local is_mean = run.statistic == "mean" and M.steps_differ(run)
     most = math.max(most, is_mean and #run.samples_ms or 0)
   end
   return { most > 0 and ("Times are means over %d steps, which differ; moves of experts count in "
     .. "the steps that make them"):format(most) or nil }
 end
 
-local function say_all(lines)
+function M.say_all(lines)
   for _, line in ipairs(lines) do core.say(line) end
 end
 
 local MAX_REASONS = 12  -- further refused runs are counted
 
---- Returns lines on why runs were refused.
 function M.refused_lines(refused)
   local lines, more = {}, #refused - MAX_REASONS
   for i = 1, math.min(#refused, MAX_REASONS) do lines[i] = "Refused: " .. refused[i].reason end
@@ -147,11 +151,5 @@ function M.say_table(rows)
       n - MAX_ROWS, core.out_dir))
   end
 end
-
-M.ms, M.system_text, M.coordinate, M.coordinates = ms, system_text, coordinate, coordinates
-M.point_cells, M.step_text, M.part_text = point_cells, step_text, part_text
-M.speedup_text, M.append, M.say_all = speedup_text, append, say_all
-M.exposed_wait_ms, M.steps_differ, M.spread_text = exposed_wait_ms, steps_differ, spread_text
-M.statistic_lines = statistic_lines
 
 return M

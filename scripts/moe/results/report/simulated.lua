@@ -13,7 +13,6 @@ local M = {}
 
 local SKEWED = 1.005  -- an imbalance above this is shown
 
--- Returns whether f(run) holds for a run of the groups.
 local function any(groups, f)
   for _, group in ipairs(groups) do
     for _, run in ipairs(group) do
@@ -115,12 +114,6 @@ local function print_tables(R, refused)
   end
 end
 
--- Returns the range of a share over the runs as text: "41%" or "41 to 47%".
-local function percents(shares)
-  local lo, hi = ("%.0f"):format(100 * shares:min()), ("%.0f"):format(100 * shares:max())
-  return (lo == hi and "%s%%" or "%s to %s%%"):format(lo, hi)
-end
-
 -- Says how much of the ops' time measurements give, where a cluster has measured op times.
 local function measured_line(R)
   local gpus, measured, other = {}, values.new {}, values.new {}
@@ -133,13 +126,15 @@ local function measured_line(R)
     end
     if c and (c.device.op_times or c.device.step_times or c.collective_times)
       and run.measured_share then
-      measured[#measured + 1], other[#other + 1] = run.measured_share, run.extrapolated_share
+      table.insert(measured, 100 * run.measured_share)
+      table.insert(other, 100 * run.extrapolated_share)
     end
   end
   if #measured == 0 then return end
+  local function percent(shares) return assumed_routing.range(shares, "%.0f") .. "%" end
   core.say(("Of the ops' time %s is measured on %s, %s follows from other measured sizes, the rest "
-    .. "from rates\nand links; whole steps have run on one H200 alone"):format(percents(measured),
-    table.concat(schema.keys_of(gpus), ", "), percents(other)))
+    .. "from rates\nand links; whole steps have run on one H200 alone"):format(percent(measured),
+    table.concat(schema.keys_of(gpus), ", "), percent(other)))
 end
 
 --- Prints the tables of simulated runs. e: the experiment; complete: whether all of its runs are

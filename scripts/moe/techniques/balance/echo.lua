@@ -10,6 +10,7 @@
 -- Choices: the prototype orders spill-overs by eight classes of size, here the order is exact. Its
 -- threshold that gives unneeded copies back is off by default and left out.
 local layers = require "moe.techniques.balance.layer"
+local schema = require "moe.base.schema"
 
 -- Returns the tokens that each expert has above what its device keeps.
 local function spill_over(layer, mean)
@@ -48,10 +49,7 @@ local function lay_side_by_side(plan, spilled, room, takers, slots)
       left, rest = left - tokens, rest - tokens
       if rest == 0 then i = i + 1; rest = spilled[order[i]] or 0 end
     end
-    table.sort(pieces, function(a, b)
-      if a.tokens ~= b.tokens then return a.tokens > b.tokens end
-      return a.expert < b.expert
-    end)
+    schema.sorted(pieces, function(one) return -one.tokens, one.expert end)
     for slot = 1, math.min(slots, #pieces) do
       plan:give(pieces[slot].expert, d, pieces[slot].tokens)
     end

@@ -1,6 +1,8 @@
 -- The exact load of one layer, and a plan for it: which devices hold which experts, and how many
 -- tokens each holder computes. What the balancing policies of this folder read and return. Experts
 -- and devices count from 1, loads are numbers of tokens (choices).
+local schema = require "moe.base.schema"
+
 local M = {}
 
 --- Returns the position of the largest value, the first of equals; nil for an empty list.
@@ -16,11 +18,7 @@ end
 function M.descending(values)
   local order = {}
   for i = 1, #values do order[i] = i end
-  table.sort(order, function(a, b)
-    if values[a] ~= values[b] then return values[a] > values[b] end
-    return a < b
-  end)
-  return order
+  return schema.sorted(order, function(i) return -values[i], i end)
 end
 
 local function sum(values)

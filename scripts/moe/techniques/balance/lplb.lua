@@ -11,6 +11,7 @@
 -- by their history and moves experts by EPLB; bare counts have no history, so the heaviest are
 -- those of the counts, and no expert moves.
 local layers = require "moe.techniques.balance.layer"
+local schema = require "moe.base.schema"
 
 -- Returns the device whose expert is in a slot of device d, or nil: there are no further ones.
 local function copied_from(layer, d, slot, node)
@@ -28,13 +29,7 @@ end
 local function edges_of(layer, node)
   local heaviest = {}
   for d, owned in ipairs(layer.owned) do
-    local order = {}
-    for i, e in ipairs(owned) do order[i] = e end
-    table.sort(order, function(a, b)
-      if layer.load[a] ~= layer.load[b] then return layer.load[a] > layer.load[b] end
-      return a < b
-    end)
-    heaviest[d] = order
+    heaviest[d] = schema.sorted({ unpack(owned) }, function(e) return -layer.load[e], e end)
   end
   local edges = {}
   for d = 1, layer.devices do

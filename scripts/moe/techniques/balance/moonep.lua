@@ -8,6 +8,7 @@
 -- slot for each copy; with fewer the smallest copies of a device are left out, and their tokens
 -- stay with the owner.
 local layers = require "moe.techniques.balance.layer"
+local schema = require "moe.base.schema"
 
 -- Returns takes[owner device][device] = tokens that one device computes for another.
 local function between_devices(layer)
@@ -50,10 +51,7 @@ return {
       choose_experts(layer, owner, takes, copies)
     end
     for d, list in ipairs(copies) do
-      table.sort(list, function(a, b)
-        if a.tokens ~= b.tokens then return a.tokens > b.tokens end
-        return a.expert < b.expert
-      end)
+      schema.sorted(list, function(copy) return -copy.tokens, copy.expert end)
       for _, copy in ipairs(list) do
         if plan:can_hold(copy.expert, d) then plan:give(copy.expert, d, copy.tokens) end
       end
