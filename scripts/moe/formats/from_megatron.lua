@@ -30,7 +30,9 @@ M.FIELDS = {
 
 -- only: argument -> { the one value that is built, the default if that is another }; parts: what is
 -- not built, by the argument that turns it on; ignored: patterns of the names of arguments that do
--- not change the time or the memory of a step as it is planned here.
+-- not change the time or the memory of a step as it is planned here; counts: arguments that are
+-- whole numbers, with the least of each; vocabularies: of tokenizers whose size no file decides; off: values of
+-- arguments in parts that leave them off.
 local KNOWN = core.library_json "formats/megatron_arguments.json"
 
 local function is_ignored(name)
@@ -38,23 +40,6 @@ local function is_ignored(name)
     if name:find(pattern) then return true end
   end
 end
-
--- Vocabularies of tokenizers whose size does not depend on a file.
-local VOCABS = { GPT2BPETokenizer = 50257, Llama2Tokenizer = 32000 }
-
--- Arguments that are whole numbers, with the least of each.
-local COUNTS = { ["num-layers"] = 1, ["hidden-size"] = 1, ["num-attention-heads"] = 1,
-  ["num-query-groups"] = 1, ["kv-channels"] = 1, ["ffn-hidden-size"] = 1, ["num-experts"] = 1,
-  ["moe-ffn-hidden-size"] = 1, ["moe-router-topk"] = 1, ["seq-length"] = 1,
-  ["micro-batch-size"] = 1, ["global-batch-size"] = 1, ["vocab-size"] = 2,
-  ["padded-vocab-size"] = 2, ["make-vocab-size-divisible-by"] = 1,
-  ["tensor-model-parallel-size"] = 1, ["pipeline-model-parallel-size"] = 1,
-  ["expert-model-parallel-size"] = 1, ["expert-tensor-parallel-size"] = 1,
-  ["context-parallel-size"] = 1,
-  ["moe-shared-expert-intermediate-size"] = 0, ["moe-router-num-groups"] = 1,
-  ["moe-router-group-topk"] = 1, ["num-layers-per-virtual-pipeline-stage"] = 1,
-  ["num-virtual-stages-per-pipeline-rank"] = 1, ["kv-lora-rank"] = 1, ["q-lora-rank"] = 0,
-  ["mtp-num-layers"] = 0 }
 
 local Arguments = {}
 Arguments.__index = Arguments
@@ -77,7 +62,7 @@ function Arguments:number(name, default)
     self:fail(name, "'%s' is not allowed; give a number%s", table.concat(values, " "),
       (values[1] or ""):find "%$" and " (the script does not set this variable)" or "")
   end
-  local least = COUNTS[name]
+  local least = KNOWN.counts[name]
   if least and (value < least or value ~= math.floor(value)) then
     self:fail(name, "'%s' is not allowed; give a whole number from %d", values[1], least)
   end
@@ -129,8 +114,7 @@ local function check_parts(a)
     end
   end
   for _, name in ipairs(schema.keys_of(KNOWN.parts)) do
-    local value = a.values[name] and a.values[name][1]
-    if a:flag(name) and value ~= "0" and value ~= "0.0" and value ~= "none" then
+    if a:flag(name) and not KNOWN.off[a.values[name][1] or ""] then
       a:fail(name, "%s is not built", KNOWN.parts[name])
     end
   end
@@ -174,7 +158,9 @@ end
 local function vocab_of(a, given, tp)
   local vocab = a:number("padded-vocab-size", false)
   if vocab then return vocab end
-  vocab = given or a:number("vocab-size", false) or VOCABS[a:word "tokenizer-type"]
+  -- pretrain_gpt.py takes GPT2BPETokenizer unless a type is given.
+  vocab = given or a:number("vocab-size", false) or KNOWN.vocabularies[
+    a:word("tokenizer-type", a.values["vocab-file"] and "GPT2BPETokenizer") or ""]
   if not vocab then
     a:fail("vocab-size", "is missing, and the tokenizer is a file; give from_megatron.vocab")
   end
@@ -236,7 +222,9 @@ local function set_norms(a, fields)
   elseif norm == "LayerNorm" and eps ~= 1e-5 then
     a:fail("norm-epsilon", "%g: LayerNorm is built with 1e-5 alone", eps)
   end
-  local positions = a:word("position-embedding-type", "learned_absolute")
+  local positions = a:flag "use-rotary-position-embeddings" and "rope"
+    or a:word("position-embedding-type", "learned_absolute")
+  if positions ~= "rope" and a:flag "no-position-embedding" then positions = "none" end
   if positions ~= "rope" and positions ~= "learned_absolute" then
     a:fail("position-embedding-type", "'%s' is not built; rope and learned_absolute are", positions)
   end
@@ -336,6 +324,23 @@ local function dispatcher_of(a)
   end
 end
 
+-- What is made again of each module of selective recomputation.
+local MODULES = { core_attn = "attention", layernorm = "norms", moe = "experts",
+  moe_act = "activations" }
+
+local function modules_of(a, layers)
+  local parts, name = {}, "recompute-modules"
+  for i, module in ipairs(a.values[name] or { "core_attn" }) do
+    parts[i] = MODULES[module] or a:fail(name, "'%s' is not built; only %s are", module,
+      table.concat(schema.keys_of(MODULES), ", "))
+    if module == "moe_act" and ffn_letters(a, layers):find "d" then
+      a:fail(name, "moe_act beside dense layers is not built")
+    end
+  end
+  a.read[name] = true
+  return table.concat(parts, "+")
+end
+
 local function system_of(a, pp, layers)
   local passes = { policy.passes.irregular_a2a {}, policy.passes.used_rows {},
     policy.passes.weights_at_experts {} }
@@ -349,7 +354,9 @@ local function system_of(a, pp, layers)
       a:fail("recompute-num-layers", "only full recomputation of each layer (uniform, 1) is built")
     end
     table.insert(passes, policy.passes.recompute {})
-  elseif granularity and granularity ~= "selective" then
+  elseif granularity == "selective" then
+    table.insert(passes, policy.passes.recompute { what = modules_of(a, layers) })
+  elseif granularity then
     a:fail("recompute-granularity", "'%s' is not known", granularity)
   end
   local stages = a:number("num-virtual-stages-per-pipeline-rank", false)

@@ -94,9 +94,9 @@ function M.read(path, rules)
   if not (found.gemm and found.communication) then
     local names = {}
     for name in pairs(out.others) do names[#names + 1] = name:sub(1, 60) end
-    files.fail(path, "no %s is recognised; give rules = { { 'part of a name', 'gemm' } "
-      .. "}; without a kind are: %s", found.gemm and "collective" or "GEMM",
-      table.concat(names, "; ", 1, math.min(#names, 8)))
+    files.fail(path, "no %s is recognised; give rules = { { 'part of a name', '%s' } }; without a "
+      .. "kind are: %s", found.gemm and "collective" or "GEMM",
+      found.gemm and "all_reduce" or "gemm", table.concat(names, "; ", 1, math.min(#names, 8)))
   end
   local busy, whole = union(all)
   out.ms = (busy[#busy][2] - busy[1][1]) / 1000

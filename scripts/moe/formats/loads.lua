@@ -1,9 +1,9 @@
 -- Counts of choices by [step][layer][expert], as trainers and serving engines log them: JSON (a
--- list of lists, of which the outer ones may be missing, alone or in the first field of an object
--- that has such a list), CSV with the columns expert and count or tokens (and step, layer), or
--- .npy. Which rank sent a choice is not known: choices are dealt to the ranks in turn, evenly.
--- Counts that do not give every token k choices are scaled to `tokens` per rank, with the largest
--- remainders.
+-- list of lists, of which the outer ones may be missing, alone or in a field of an object, which is
+-- its only list or the only one named by load, count, token or weight), CSV with the columns expert
+-- and count or tokens (and step, layer), or .npy. Which rank sent a choice is not known: choices
+-- are dealt to the ranks in turn, evenly. Counts that do not give every token k choices are scaled
+-- to `tokens` per rank, with the largest remainders.
 local choices = require "moe.formats.choices"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
@@ -51,11 +51,20 @@ end
 local function of_json(file)
   local value = errors.call(nil, core.json_decode, file.text, file.name)
   if type(value) == "table" and #value == 0 then
-    local found
+    local lists, named = {}, {}
     for _, name in ipairs(choices.keys(value)) do
-      if depth(value[name]) > 0 then found = found or value[name] end
+      if depth(value[name]) > 0 then
+        table.insert(lists, name)
+        table.insert((name:find "load" or name:find "count" or name:find "token"
+          or name:find "weight") and named or {}, name)
+      end
     end
-    value = found
+    local name = #lists == 1 and lists[1] or #named == 1 and named[1]
+    if not name and lists[1] then
+      files.fail(file.name, "which of its lists %s has the counts? Leave one of them",
+        table.concat(lists, ", "))
+    end
+    value = value[name]
   end
   return levels(value, file.name)
 end

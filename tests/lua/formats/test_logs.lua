@@ -84,6 +84,8 @@ test("a run of Megatron-LM becomes a model, a grid and a system", function()
   assert(stages.system.pipeline.options.chunks == 2)
   local t = run "--tensor-model-parallel-size 2 --context-parallel-size 2 --sequence-parallel"
   assert(t.grid.etp == 2 and t.grid.cp_comm == "p2p")
+  local less = run "--recompute-granularity selective --recompute-modules moe_act layernorm"
+  assert(less.predicted.memory_gib < run().predicted.memory_gib)
   t = run "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1 --sequence-parallel"
   assert(t.grid.tp == 2 and t.grid.micro_batches == 4)
   -- GPT's form: LayerNorm, GELU, learned positions; no dispatcher named is the all-gather.
@@ -114,6 +116,11 @@ test("an argument that is not built, not known or damaged is named", function()
     ["--mtp-num-layers 0.5"] = "mtp-num-layers: '0.5' is not allowed; give a whole number from 0",
     ["--recompute-granularity full --recompute-num-layers 2"] = "recompute-num-layers: only full",
     ["--global-batch-size 24"] = "global-batch-size: 24 is no multiple",
+    ["--recompute-granularity selective --recompute-modules mlp"] = "'mlp' is not built; only",
+    ["--recompute-granularity selective --recompute-modules moe_act --moe-layer-freq 2"] =
+      "moe_act beside dense layers is not built",
+    ["--use-tp-pp-dp-mapping"] = "another order of ranks is not built",
+    ["--data-parallel-sharding-strategy optim"] = "FSDP is not built",
     ["--fp8-format hybrid"] = "fp8-format: products in fp8 here is not built",
     ["--optimizer muon"] = "optimizer: 'muon' is not built",
     ["--data-path 'x"] = "a quote (') is not closed",
