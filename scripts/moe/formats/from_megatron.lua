@@ -418,6 +418,13 @@ schema.record("profile", "p", "what ran on a GPU, from a profile of PyTorch", {
   { "hidden_ms", "number", "of comm_ms, beside compute" },
   { "exposed_ms", "number", "of comm_ms, beside no compute" },
   { "idle_ms", "number", "time in which nothing runs" },
+  { "idle", "{ host: number, launched: number, unknown: number }", "of idle_ms, in ms: before the "
+    .. "next kernel was launched, after that, and where its launch is not there" },
+  { "no_idle_ms", "number", "ms without idle_ms" },
+  { "all_hidden_ms", "number", "ms without exposed_ms" },
+  { "steps", "{ step: integer, ms: number }[]", "those of torch.profiler, on the host" },
+  { "collectives", "table<string, { ranks: integer, rows: number[][] }>", "bytes and us of the "
+    .. "largest group, for `collectives` of a cluster; a kernel's time includes waiting for ranks" },
   { "kinds", SUMS, "by kind of kernel" }, { "lanes", SUMS, "by stream" },
   { "others", SUMS, "by name, of kernels without a kind" },
 })

@@ -1,4 +1,5 @@
 -- Profiles of PyTorch (Kineto: Chrome's trace format): what ran on the lanes of a GPU.
+local choices = require "moe.formats.choices"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local files = require "moe.formats.files"
@@ -10,6 +11,8 @@ local RULES = core.library_json "formats/kineto_rules.json"
 local COMMUNICATION = { all_reduce = true, all_gather = true, reduce_scatter = true,
   all_to_all = true, collective = true, dispatch = true, combine = true }
 local ON_GPU = { kernel = true, gpu_memcpy = true, gpu_memset = true }
+local LAUNCH = { cuda_runtime = true, cuda_driver = true }
+local BYTES = { Byte = 1, Float8_e4m3fn = 1, Half = 2, BFloat16 = 2, Float = 4, Int = 4, Long = 8 }
 
 -- Returns the intervals that a list of { begin, end } covers, ascending, and their length.
 local function union(list)
@@ -36,16 +39,72 @@ local function kind_of(name, rules)
   return "other"
 end
 
--- Returns what ran on the GPU: { name, kind, lane, begin, end }, in microseconds.
+-- Returns what ran on the GPU: { name, kind, lane, args, begin, end }, in microseconds; when each
+-- kernel was launched, by correlation; and the steps of torch.profiler.
 local function kernels_of(events, rules, path)
-  local out = {}
+  local out, launches, steps, device = {}, {}, {}, nil
   for i, e in ipairs(events) do
+    local args = type(e) == "table" and type(e.args) == "table" and e.args or {}
     if type(e) == "table" and e.ph == "X" and ON_GPU[e.cat] then
-      if type(e.ts) ~= "number" or type(e.dur) ~= "number" or type(e.name) ~= "string" then
-        files.fail(path, "event %d has no name, ts and dur", i)
+      if type(e.ts) ~= "number" or type(e.dur) ~= "number" or type(e.name) ~= "string"
+          or not (e.dur >= 0 and e.ts + e.dur < math.huge) then
+        files.fail(path, "event %d has no name, ts and dur from 0", i)
+      elseif (device or args.device) ~= (args.device or device) then
+        files.fail(path, "event %d ran on device %s, others on %s; give the profile of one GPU", i,
+          files.shown(args.device), files.shown(device))
       end
+      device = device or args.device
       out[#out + 1] = { name = e.name, kind = kind_of(e.name, rules), lane = tostring(e.tid),
-        e.ts, e.ts + e.dur }
+        args = args, e.ts, e.ts + e.dur }
+    elseif LAUNCH[e.cat or ""] and args.correlation and type(e.ts) == "number" then
+      launches[args.correlation] = e.ts
+    elseif e.cat == "user_annotation" and tostring(e.name):find "^ProfilerStep#"
+        and type(e.dur) == "number" then
+      steps[#steps + 1] = { step = tonumber(e.name:match "%d+"), ms = e.dur / 1000 }
+    end
+  end
+  return out, launches, steps
+end
+
+-- Returns the time in which nothing runs by its cause: host, before the next kernel was launched;
+-- launched, after that; unknown, where its launch is not in the profile. busy: the union of kernels.
+local function idle_of(busy, kernels, launches)
+  local first, idle = {}, { host = 0, launched = 0, unknown = 0 }
+  for _, k in ipairs(kernels) do first[k[1]] = launches[k.args.correlation] end
+  for i = 2, #busy do
+    local from, to = busy[i - 1][2], busy[i][1]
+    local launch = first[to]
+    local late = launch and math.min(math.max(launch, from), to) - from or 0
+    local rest = launch and "launched" or "unknown"
+    idle.host, idle[rest] = idle.host + late / 1000, idle[rest] + (to - from - late) / 1000
+  end
+  return idle
+end
+
+-- Returns by kind { ranks, rows = { { bytes, us } .. } } of the all-reduces and all-to-alls of the
+-- largest group: what a rank sends and the median time of the kernels, which wait for other ranks.
+local function tables_of(kernels)
+  local found, out = {}, {}
+  for _, k in ipairs(kernels) do
+    local n, size = k.args["In msg nelems"], BYTES[k.args.dtype]
+    local ranks = k.args["Group size"]
+    if (k.kind == "all_reduce" or k.kind == "all_to_all") and size and files.is_whole(n) and n > 0
+        and files.is_whole(ranks) then
+      local one = found[k.kind]
+      if not one or ranks > one.ranks then one = { ranks = ranks, us = {} } end
+      found[k.kind] = one
+      if ranks == one.ranks then
+        one.us[n * size] = one.us[n * size] or {}
+        table.insert(one.us[n * size], k[2] - k[1])
+      end
+    end
+  end
+  for kind, one in pairs(found) do
+    out[kind] = { ranks = one.ranks, rows = {} }
+    for i, bytes in ipairs(choices.keys(one.us)) do
+      local list = one.us[bytes]
+      table.sort(list)
+      out[kind].rows[i] = { bytes, list[math.ceil(#list / 2)] }
     end
   end
   return out
@@ -67,12 +126,9 @@ local function add_up(kernels)
   return kinds, lanes, others
 end
 
---- Returns what a profile says: { ms = from the first kernel's begin to the last one's end,
---- compute_ms, comm_ms = when some kernel of a lane of compute, or of communication, runs,
---- hidden_ms, exposed_ms = of comm_ms beside compute and not, idle_ms = when nothing runs, kinds =
---- kind -> { ms, count }, lanes = lane -> { ms, count, communication }, others = name -> { ms,
---- count } of kernels without a kind }. rules: as those here, tried before them. Raises a user
---- error for a file that is no profile, and if no collective or no GEMM is recognised.
+--- Returns what a profile says, the record "profile" of from_megatron.lua. rules: as those here,
+--- tried before them. Raises a user error for a file that is no profile of one GPU, and if no
+--- collective or no GEMM is recognised.
 function M.read(path, rules)
   local text = errors.call(nil, core.read_file, path)
   if text:sub(1, 2) == "\31\139" then
@@ -80,9 +136,9 @@ function M.read(path, rules)
   end
   local events = errors.call(nil, core.json_decode, text, path)
   events = type(events) == "table" and events.traceEvents or events
-  local kernels = kernels_of(type(events) == "table" and events or {}, rules, path)
+  local kernels, launches, steps = kernels_of(type(events) == "table" and events or {}, rules, path)
   if #kernels == 0 then files.fail(path, "it has no kernels of a GPU, as PyTorch's has") end
-  local out = {}
+  local out = { steps = steps, collectives = tables_of(kernels) }
   out.kinds, out.lanes, out.others = add_up(kernels)
   local compute, comm, all, found = {}, {}, {}, { gemm = out.kinds.gemm ~= nil }
   for _, k in ipairs(kernels) do
@@ -103,6 +159,8 @@ function M.read(path, rules)
   out.compute_ms, out.comm_ms = select(2, union(compute)) / 1000, select(2, union(comm)) / 1000
   out.hidden_ms = out.compute_ms + out.comm_ms - whole / 1000
   out.exposed_ms, out.idle_ms = out.comm_ms - out.hidden_ms, out.ms - whole / 1000
+  out.idle, out.no_idle_ms = idle_of(busy, kernels, launches), whole / 1000
+  out.all_hidden_ms = out.ms - out.exposed_ms
   return out
 end
 

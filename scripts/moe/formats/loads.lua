@@ -69,17 +69,11 @@ local function of_json(file)
   return levels(value, file.name)
 end
 
-local function fields_of(line)
-  local out = {}
-  for field in (line .. ","):gmatch "%s*(.-)%s*," do out[#out + 1] = field end
-  return out
-end
-
 -- Returns list[i] as a list without gaps of the keys of `all`, ascending.
 local function of_csv(file)
   local places, counts, layers, experts = nil, {}, {}, 0
   for line, n in files.lines(file.text) do
-    local fields = fields_of(line)
+    local fields = files.cells(line)
     if not places then
       places = {}
       for i, name in ipairs(fields) do places[name] = i end

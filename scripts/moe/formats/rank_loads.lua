@@ -21,16 +21,10 @@ local M = {}
 local COLUMNS = { "iter", "layer", "rank", "token_num" }
 local HIGHEST = { iter = 1e9, layer = choices.HIGHEST_LAYER, rank = 1e9, token_num = 1e9 }
 
-local function cells(line)
-  local list = {}
-  for cell in (line .. ","):gmatch "([^,]*)," do list[#list + 1] = cell end
-  return list
-end
-
 -- Returns what the first line says of the columns: names, the places of the four numbers (at), the
 -- places and values of those that `where` states, and the places of all others.
 local function columns_of(line, where, name, number)
-  local names = cells(line)
+  local names = files.cells(line)
   local c = { names = names, at = {}, where = {}, others = {}, seen = {} }
   local place = {}
   for i, column in ipairs(names) do place[column] = place[column] or i end
@@ -81,7 +75,7 @@ local function read(file, where)
     if not c then
       c = columns_of(line, where, file.name, number)
     else
-      local row, n = cells(line), {}
+      local row, n = files.cells(line), {}
       if #row ~= #c.names then
         files.fail_at(file.name, number, "has %d cells, but the first line names %d columns", #row,
           #c.names)

@@ -7,6 +7,7 @@
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local files = require "moe.formats.files"
+local paired = require "moe.results.paired"
 
 local M = {}
 
@@ -26,7 +27,7 @@ local READERS = {
   megatron = function(line, at)
     local step = line:match "iteration%s+(%d+)/%s*%d+ |"
     if not step then return nil end
-    local ms = line:match "elapsed time per iteration %(ms%):%s*(%S+)"
+    local ms = line:match "elapsed time per iteration %(ms%):%s*(%S+)%s*|"
     if not ms then return { cut = "elapsed time per iteration (ms)" } end
     local loss, batch = line:match "lm loss:%s*(%S+)", line:match "global batch size:%s*(%S+)"
     return { step = at(step, "iteration"), ms = at(ms, "elapsed time per iteration (ms)"),
@@ -35,7 +36,7 @@ local READERS = {
   torchtitan = function(line, at)
     local step, rest = line:match "step:%s*(%d+)(%s+loss:.*)"
     if not step then return nil end
-    local tps, memory = rest:match "tps:%s*(%S+)", rest:match "memory:%s*([%d.]+)GiB"
+    local tps, memory = rest:match "tps:%s*(%S+)%s", rest:match "memory:%s*([%d.]+)GiB"
     if not tps then return { cut = "tps" } end
     return { step = at(step, "step"), rank = tonumber(line:match "%[rank(%d+)%]"),
       loss = at(rest:match "loss:%s*(%S+)", "loss"), tokens_per_s = at(tps, "tps"),
@@ -48,25 +49,17 @@ local READERS = {
   end,
 }
 
-local function median(list)
-  table.sort(list)
-  local n = #list
-  return n % 2 == 1 and list[(n + 1) / 2] or n > 0 and (list[n / 2] + list[n / 2 + 1]) / 2 or nil
-end
-
 --- Steps at the beginning that `ms`, `spread` and `tokens_per_s` leave out: they compile, allocate
 --- and warm up.
 M.WARM_UP = 2
 
 M.KINDS = { "megatron", "torchtitan", "tutel" }
 
---- Returns what a log says, of the framework `only` if given: { kind, steps = { { step, ms, loss,
---- tokens_per_s, memory_gib, rank } },
---- ms = the median after M.WARM_UP steps, spread = (largest - smallest) / ms of the middle half,
---- tokens_per_s, memory_gib = the most }. Raises a user error naming the file and, for a fault in a
---- line, the line: no step, lines of two frameworks, a line that is cut off, a number that is none.
+--- Returns what a log says, the record "step log" of from_megatron.lua; of the framework `only` if
+--- given. Raises a user error naming the file and, for a fault in a line, the line: no step, lines
+--- of two frameworks or runs, a line that is cut off, a number that is none.
 function M.read(path, only)
-  local log, fullest = { steps = {} }, 0
+  local log, fullest, last = { steps = {} }, 0, {}
   for line, place in files.lines(errors.call(nil, core.read_file, path)) do
     local function at(text, what) return number(text, what, path, place) end
     line = line:gsub("\27%[[%d;]*m", "")
@@ -78,11 +71,17 @@ function M.read(path, only)
         end
         if (log.kind or kind) ~= kind then
           files.fail_at(path, place, "a line of %s in a log of %s; moe.step_log(file, { kind = "
-            .. "'%s' }) reads one of them", kind, log.kind, kind)
+            .. "'%s' }) reads one of them", kind, log.kind, log.kind)
         end
         if (step.ms or step.tokens_per_s) <= 0 then
           files.fail_at(path, place, "step %d takes no time", step.step)
         end
+        local rank = step.rank or 0
+        if step.step <= (last[rank] or -1) then
+          files.fail_at(path, place, "step %d comes after step %d; give the log of one run",
+            step.step, last[rank])
+        end
+        last[rank] = step.step
         log.kind, log.steps[#log.steps + 1] = kind, step
         fullest = math.max(fullest, step.memory_gib or 0)
       end
@@ -99,8 +98,9 @@ function M.read(path, only)
       times[#times + 1], rates[#rates + 1] = step.ms, step.tokens_per_s
     end
   end
-  log.ms, log.tokens_per_s = median(times), median(rates)
   local n = #times
+  log.ms = n > 0 and paired.median(times) or nil
+  log.tokens_per_s = #rates > 0 and paired.median(rates) or nil
   log.spread = n > 0 and (times[math.ceil(n * 0.75)] - times[math.ceil(n * 0.25)]) / log.ms or nil
   log.memory_gib = fullest > 0 and fullest or nil
   return log

@@ -144,6 +144,8 @@ test("logs of steps are read, and damaged ones refused at their line", function(
   assert(log.ms == 102 and log.memory_gib == 2 and #log.steps == 4 and log.steps[1].loss == 2.4)
   has(of_text((ITERATIONS:gsub("104.0", "x")), step_log.read), "file:5: elapsed time per iteration")
   has(of_text((ITERATIONS:gsub("elapsed.*", "")), step_log.read), "file:1: 'elapsed time")
+  has(of_text((ITERATIONS:gsub("104.0 .*", "10")), step_log.read), "was it cut off?")
+  has(of_text(ITERATIONS .. ITERATIONS, step_log.read), "file:6: step 1 comes after step 4")
   has(of_text("nothing\n", step_log.read), "it has no line of a step")
   has(of_text(ITERATIONS .. "STEP-1: loss = 1, step_time = 0.5 sec\n", step_log.read),
     "a line of tutel in a log of megatron")
@@ -200,6 +202,18 @@ test("a profile is added up by lanes and kinds, and refused where nothing is kno
   assert(p.exposed_ms == 0.5 and p.idle_ms == 0.5 and p.kinds.gemm.count == 2)
   assert(p.others.mine.ms == 0.5 and p.lanes["9"].communication)
   assert(profile(events, { { "mine", "attention" } }).kinds.attention.ms == 0.5)
+  -- Idle from 1500 to 2000: the host launched the next kernel at 1800, 200 us before it began.
+  events[3].args = { correlation = 5, device = 0 }
+  events[6] = { ph = "X", cat = "cuda_runtime", ts = 1800, dur = 5, args = { correlation = 5 } }
+  events[7] = { ph = "X", cat = "user_annotation", name = "ProfilerStep#3", ts = 0, dur = 4000 }
+  events[2].args = { dtype = "BFloat16", ["In msg nelems"] = 512, ["Group size"] = 8 }
+  p = profile(events)
+  assert(p.idle.host == 0.3 and p.idle.launched == 0.2 and p.idle.unknown == 0)
+  assert(p.no_idle_ms == 3 and p.all_hidden_ms == 3 and p.steps[1].step == 3)
+  assert(core.json_encode(p.collectives) == '{"all_reduce":{"ranks":8,"rows":[[1024,1000]]}}')
+  events[1].args = { device = 1 }
+  has(profile(events), "event 3 ran on device 0, others on 1; give the profile of one GPU")
+  has(profile { kernel("gemm", 7, 0, -1) }, "event 1 has no name, ts and dur from 0")
   has(profile { events[1], events[4] }, "no collective is recognised")
   has(profile { events[2], events[4] }, "no GEMM is recognised; give rules = { { 'part of a name'")
   has(profile {}, "it has no kernels of a GPU")
