@@ -35,6 +35,12 @@ function M.lines(text)
   end
 end
 
+--- Returns t[key], a table that is made where there is none.
+function M.at(t, key)
+  t[key] = t[key] or {}
+  return t[key]
+end
+
 --- Returns the cells of a line of CSV without the blanks around them; there are no quoted ones.
 function M.cells(line)
   local list = {}

@@ -3,6 +3,7 @@ local choices = require "moe.formats.choices"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local files = require "moe.formats.files"
+local paired = require "moe.results.paired"
 
 local M = {}
 
@@ -84,28 +85,19 @@ end
 -- Returns by kind { ranks, rows = { { bytes, us } .. } } of the all-reduces and all-to-alls of the
 -- largest group: what a rank sends and the median time of the kernels, which wait for other ranks.
 local function tables_of(kernels)
-  local found, out = {}, {}
-  for _, k in ipairs(kernels) do
-    local n, size = k.args["In msg nelems"], BYTES[k.args.dtype]
-    local ranks = k.args["Group size"]
-    if (k.kind == "all_reduce" or k.kind == "all_to_all") and size and files.is_whole(n) and n > 0
-        and files.is_whole(ranks) then
-      local one = found[k.kind]
-      if not one or ranks > one.ranks then one = { ranks = ranks, us = {} } end
-      found[k.kind] = one
-      if ranks == one.ranks then
-        one.us[n * size] = one.us[n * size] or {}
-        table.insert(one.us[n * size], k[2] - k[1])
+  local out = {}
+  for _, kind in ipairs { "all_reduce", "all_to_all" } do
+    local most, us, rows = 1, {}, {}
+    for _, k in ipairs(kernels) do
+      local ranks = tonumber(k.args["Group size"]) or 0
+      local bytes = (tonumber(k.args["In msg nelems"]) or 0) * (BYTES[k.args.dtype or ""] or 0)
+      if k.kind == kind and bytes > 0 and ranks >= most then
+        if ranks > most then most, us = ranks, {} end
+        table.insert(files.at(us, bytes), k[2] - k[1])
       end
     end
-  end
-  for kind, one in pairs(found) do
-    out[kind] = { ranks = one.ranks, rows = {} }
-    for i, bytes in ipairs(choices.keys(one.us)) do
-      local list = one.us[bytes]
-      table.sort(list)
-      out[kind].rows[i] = { bytes, list[math.ceil(#list / 2)] }
-    end
+    for i, bytes in ipairs(choices.keys(us)) do rows[i] = { bytes, (paired.median(us[bytes])) } end
+    if rows[1] then out[kind] = { ranks = most, rows = rows } end
   end
   return out
 end

@@ -93,14 +93,13 @@ local function of_csv(file)
       end
       local step, layer, expert = at("step", 0), at("layer", 0), at "expert"
       choices.check_expert(expert, 0, file.name, n)
-      counts[step] = counts[step] or {}
-      local of_layer = counts[step][layer] or {}
+      local of_layer = files.at(files.at(counts, step), layer)
       if of_layer[expert] then
         files.fail_at(file.name, n, "step %d, layer %d, expert %d stands twice", step, layer,
           expert)
       end
-      counts[step][layer], of_layer[expert] = of_layer, at "count"
-      layers[layer], experts = true, math.max(experts, expert + 1)
+      of_layer[expert], layers[layer] = at "count", true
+      experts = math.max(experts, expert + 1)
     end
   end
   local out = {}

@@ -84,10 +84,7 @@ local function read(file, where)
         for i, column in ipairs(COLUMNS) do
           n[i] = number_of(row[c.at[i]], column, file.name, number)
         end
-        local of_step = loads[n[1]] or {}
-        loads[n[1]] = of_step
-        local of_layer = of_step[n[2]] or {}
-        of_step[n[2]] = of_layer
+        local of_layer = files.at(files.at(loads, n[1]), n[2])
         if of_layer[n[3]] then
           files.fail_at(file.name, number, "iter %d, layer %d, rank %d is there twice", n[1], n[2],
             n[3])

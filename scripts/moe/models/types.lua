@@ -33,10 +33,12 @@
 --   tensors = the names of tensors that differ from those that most checkpoints share
 --
 -- A tensor is { names =, transposed =, interleaved = }, where {i} is the block and %d the expert,
--- or its name in the block.
-local NULL = require("moe.core").null
+-- or the list of its names alone, or its name in the block.
+local core = require "moe.core"
 local merged = require("moe.models.config").merged
 local stand_ins = require "moe.models.stand_ins"
+
+local NULL = core.null
 
 local function block(name) return "model.layers.{i}." .. name end
 
@@ -46,51 +48,9 @@ end
 
 local function one(name) return { names = { name } } end
 
--- The names that most checkpoints share.
-local COMMON = {
-  wte = one "model.embed_tokens.weight", ["lnf.w"] = one "model.norm.weight",
-  ["head.w"] = one "lm_head.weight",
-  ["ln1.w"] = "input_layernorm.weight",
-  ["ln2.w"] = "post_attention_layernorm.weight",
-  ["attn.sinks"] = "self_attn.sinks",
-  ["attn.gate.w"] = "self_attn.gate_proj.weight",
-  ["fc1.w"] = gated "mlp", ["fc2.w"] = "mlp.down_proj.weight",
-  ["shared.fc1.w"] = gated "mlp.shared_experts",
-  ["shared.fc2.w"] = "mlp.shared_experts.down_proj.weight",
-  ["shared.gate.w"] = "mlp.shared_expert_gate.weight",
-  ["gate.w"] = "mlp.gate.weight",
-  ["gate.bias"] = "mlp.gate.e_score_correction_bias",
-  ["ex.fc1.w"] = gated "mlp.experts.%d",
-  ["ex.fc2.w"] = "mlp.experts.%d.down_proj.weight",
-  ["mtp.enorm.w"] = "enorm.weight", ["mtp.hnorm.w"] = "hnorm.weight",
-  ["mtp.proj.w"] = "eh_proj.weight", ["mtp.norm.w"] = "shared_head.norm.weight",
-}
-for ours, theirs in pairs { ["attn.q"] = "q_proj", ["attn.k"] = "k_proj", ["attn.v"] = "v_proj",
-    ["attn.out"] = "o_proj", ["attn.q_norm"] = "q_norm", ["attn.k_norm"] = "k_norm",
-    ["attn.q_a"] = "q_a_proj", ["attn.q_a_norm"] = "q_a_layernorm", ["attn.q_b"] = "q_b_proj",
-    ["attn.kv_a"] = "kv_a_proj_with_mqa", ["attn.kv_a_norm"] = "kv_a_layernorm",
-    ["attn.kv_b"] = "kv_b_proj" } do
-  COMMON[ours .. ".w"] = "self_attn." .. theirs .. ".weight"
-  COMMON[ours .. ".b"] = "self_attn." .. theirs .. ".bias"
-end
-
-local SHARED_EXPERT = { ["shared.fc1.w"] = gated "mlp.shared_expert",
-  ["shared.fc2.w"] = "mlp.shared_expert.down_proj.weight" }
-local MERGED = { ["ex.fc1.w"] = "mlp.experts.gate_up_proj",
-  ["ex.fc2.w"] = "mlp.experts.down_proj" }
--- The experts of Mixtral and MiniMax-M2.
-local SPARSE = {
-  ["gate.w"] = "block_sparse_moe.gate.weight",
-  ["gate.bias"] = "block_sparse_moe.e_score_correction_bias",
-  ["ex.fc1.w"] = { names = { block "block_sparse_moe.experts.%d.w1.weight",
-    block "block_sparse_moe.experts.%d.w3.weight" } },
-  ["ex.fc2.w"] = "block_sparse_moe.experts.%d.w2.weight",
-}
-local GRANITE = { ["gate.w"] = "block_sparse_moe.router.layer.weight",
-  ["ex.fc1.w"] = "block_sparse_moe.input_linear.weight",
-  ["ex.fc2.w"] = "block_sparse_moe.output_linear.weight",
-  ["shared.fc1.w"] = "shared_mlp.input_linear.weight",
-  ["shared.fc2.w"] = "shared_mlp.output_linear.weight" }
+local NAMES = core.library_json "models/tensors.json"  -- that several types share
+local SHARED_EXPERT, MERGED = NAMES.shared_expert, NAMES.merged
+local SPARSE, GRANITE = NAMES.sparse, NAMES.granite
 
 -- Returns a list with one of two words per block, by a list of 0 and 1.
 local function chosen(list, of_0, of_1)
@@ -399,9 +359,10 @@ local rows = {}
 for name, row in pairs(TYPES) do
   rows[name] = complete(row)
   rows[name].class = row.class or name
-  rows[name].tensors = merged(COMMON, rows[name].tensors or {})
+  rows[name].tensors = merged(NAMES.common, rows[name].tensors or {})
   for ours, place in pairs(rows[name].tensors) do
     if type(place) == "string" then place = { names = { block(place) } } end
+    if place[1] then place = { names = place } end
     local norm = ours:find "norm%.w$" or ours:find "^ln"
     rows[name].tensors[ours] = merged(place, { others = elsewhere(ours, place),
       plus = norm and rows[name].norm_plus or nil })
