@@ -107,9 +107,11 @@ end
 local function check_parts(a)
   for _, name in ipairs(schema.keys_of(KNOWN.only)) do
     local built, default = unpack(KNOWN.only[name])
-    local value = a:word(name, default or built)
+    local given = a.values[name]
+    local value = given and (given[1] or "true") or default or built
+    a.read[name] = true
     if value ~= built then
-      a:fail(name, "%s'%s': only %s is built", a.values[name] and "" or "is by default ", value,
+      a:fail(name, "%s'%s': only %s is built", given and "" or "is by default ", value,
         built)
     end
   end
@@ -311,6 +313,7 @@ local function dispatcher_of(a)
   local kind = a:word("moe-token-dispatcher-type", "allgather")
   if kind == "flex" then
     local backend = a:word("moe-flex-dispatcher-backend", "deepep")
+    a:flag "moe-enable-deepep"  -- the older name of this backend
     local known = BACKENDS[backend]
     if not known then
       a:fail("moe-flex-dispatcher-backend", "'%s' is not built; only %s are", backend,
