@@ -80,7 +80,11 @@ end
 function Arguments:flag(name)
   local values = self.values[name]
   self.read[name] = true
-  return values ~= nil and values[1] ~= "false" and values[1] ~= "False"
+  local value = values and (values[1] or "true"):lower()
+  if value and value ~= "true" and value ~= "false" then
+    self:fail(name, "'%s' is not allowed; give true or false, or the name alone", values[1])
+  end
+  return value == "true"
 end
 
 -- Returns the arguments by name.
@@ -89,8 +93,11 @@ local function read(given, at)
   if type(given) == "table" then
     list, name = {}, "from_megatron.arguments"
     for key, value in pairs(given) do
-      list[#list + 1] = { name = tostring(key):gsub("^%-%-", ""):gsub("_", "-"),
-        values = { type(value) == "number" and ("%.17g"):format(value) or tostring(value) } }
+      local values = {}
+      for i, v in ipairs(type(value) == "table" and value or { value }) do
+        values[i] = type(v) == "number" and ("%.17g"):format(v) or tostring(v)
+      end
+      list[#list + 1] = { name = tostring(key):gsub("^%-%-", ""):gsub("_", "-"), values = values }
     end
   elseif given:find "^%s*%-%-" or given:find "%s%-%-" then
     list, name = megatron_arguments.parse(given, "from_megatron.arguments"), "arguments"
@@ -111,12 +118,13 @@ local function check_parts(a)
     local value = given and (given[1] or "true") or default or built
     a.read[name] = true
     if value ~= built then
-      a:fail(name, "%s'%s': only %s is built", given and "" or "is by default ", value,
-        built)
+      a:fail(name, "%s'%s': only %s is built", given and "" or "is by default ", value, built)
     end
   end
   for _, name in ipairs(schema.keys_of(KNOWN.parts)) do
-    if a:flag(name) and not KNOWN.off[a.values[name][1] or ""] then
+    local given = a.values[name]
+    a.read[name] = true
+    if given and not KNOWN.off[given[1] or ""] then
       a:fail(name, "%s is not built", KNOWN.parts[name])
     end
   end
@@ -173,7 +181,7 @@ end
 local function router_of(a, k)
   local scores, groups = a:word("moe-router-score-function", "softmax"),
     a:number("moe-router-num-groups", 1)
-  local top = a:number("moe-router-group-topk", groups)
+  local top = groups > 1 and a:number("moe-router-group-topk", groups) or 1
   local before = a:flag "moe-router-pre-softmax"  -- of softmax alone
   local each = groups > 1 and k / top or 1  -- choices of a group that make its score
   if each ~= 1 and each ~= 2 then
@@ -251,12 +259,12 @@ local function model_of(a, t)
     a:fail("moe-router-load-balancing-type", "'%s' is not built", balance)
   end
   local weight = balance ~= "none" and a:number("moe-aux-loss-coeff", 0) or 0
+  local shared = a:number("moe-shared-expert-intermediate-size", 0)
   local fields = { name = "megatron", layers = layers, hidden = hidden, heads = heads, k = k,
     vocab = vocab_of(a, t.vocab, a:number("tensor-model-parallel-size", 1)),
     seq = a:number "seq-length", batch_per_device = a:number "micro-batch-size", ffn = ffn,
     experts = experts, expert_ffn = a:number("moe-ffn-hidden-size", ffn),
-    shared_ffn = a:number("moe-shared-expert-intermediate-size", 0),
-    shared_gate = a:flag "moe-shared-expert-gate", ffns = ffn_letters(a, layers),
+    shared_ffn = shared, shared_gate = shared > 0 and a:flag "moe-shared-expert-gate", ffns = ffn_letters(a, layers),
     tied = not a:flag "untie-embeddings-and-output-weights", router = router_of(a, k),
     theta = a:number("rotary-base", 10000), form = gated and "silu_mul" or "gelu",
     qkv_bias = biased or a:flag "add-qkv-bias", out_bias = biased, ffn_bias = biased,
@@ -362,8 +370,8 @@ local function system_of(a, pp, layers)
   elseif granularity then
     a:fail("recompute-granularity", "'%s' is not known", granularity)
   end
-  local stages = a:number("num-virtual-stages-per-pipeline-rank", false)
-  local per = a:number("num-layers-per-virtual-pipeline-stage", false)
+  local stages = pp > 1 and a:number("num-virtual-stages-per-pipeline-rank", false)
+  local per = pp > 1 and a:number("num-layers-per-virtual-pipeline-stage", false)
   if per then stages = layers / pp / per end
   local layout = a:word "pipeline-model-parallel-layout"
   if layout then  -- what is wrong in it the plan says

@@ -120,6 +120,7 @@ test("an argument that is not built, not known or damaged is named", function()
     ["--recompute-granularity selective --recompute-modules moe_act --moe-layer-freq 2"] =
       "moe_act beside dense layers is not built",
     ["--moe-pad-expert-input-to-capacity"] = "'true': only false is built",
+    ["--qk-layernorm flase"] = "qk-layernorm: 'flase' is not allowed; give true or false",
     ["--use-tp-pp-dp-mapping"] = "another order of ranks is not built",
     ["--data-parallel-sharding-strategy optim"] = "FSDP is not built",
     ["--fp8-format hybrid"] = "fp8-format: products in fp8 here is not built",
