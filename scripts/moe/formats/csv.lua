@@ -29,7 +29,8 @@ function M.import(c)
         if next_layer < layer then step = step + 1 end
         layer, batch = next_layer, batches:at(step, next_layer, 0)
       end
-      batch[#batch + 1], batch.file, batch.line = expert, file.name, number
+      table.insert(batch, expert)
+      batch.file, batch.line = file.name, number
     end
     first = false
   end

@@ -5,7 +5,6 @@
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local grid_lib = require "moe.spec.grid"
-local kineto = require "moe.formats.kineto"
 local megatron_arguments = require "moe.formats.megatron_arguments"
 local model_lib = require "moe.spec.model"
 local pipeline_times = require "moe.spec.pipeline_times"
@@ -31,8 +30,8 @@ M.FIELDS = {
 -- only: argument -> { the one value that is built, the default if that is another }; parts: what is
 -- not built, by the argument that turns it on; ignored: patterns of the names of arguments that do
 -- not change the time or the memory of a step as it is planned here; counts: arguments that are
--- whole numbers, with the least of each; vocabularies: of tokenizers whose size no file decides; off: values of
--- arguments in parts that leave them off.
+-- whole numbers, with the least of each; vocabularies: of tokenizers whose size no file decides;
+-- off: values with which arguments in parts turn nothing on.
 local KNOWN = core.library_json "formats/megatron_arguments.json"
 
 local function is_ignored(name)
@@ -264,7 +263,8 @@ local function model_of(a, t)
     vocab = vocab_of(a, t.vocab, a:number("tensor-model-parallel-size", 1)),
     seq = a:number "seq-length", batch_per_device = a:number "micro-batch-size", ffn = ffn,
     experts = experts, expert_ffn = a:number("moe-ffn-hidden-size", ffn),
-    shared_ffn = shared, shared_gate = shared > 0 and a:flag "moe-shared-expert-gate", ffns = ffn_letters(a, layers),
+    shared_ffn = shared, shared_gate = shared > 0 and a:flag "moe-shared-expert-gate",
+    ffns = ffn_letters(a, layers),
     tied = not a:flag "untie-embeddings-and-output-weights", router = router_of(a, k),
     theta = a:number("rotary-base", 10000), form = gated and "silu_mul" or "gelu",
     qkv_bias = biased or a:flag "add-qkv-bias", out_bias = biased, ffn_bias = biased,
@@ -400,55 +400,6 @@ local function optimizer_of(a)
     beta1 = a:number("adam-beta1", 0.9), beta2 = a:number("adam-beta2", 0.999),
     eps = a:number("adam-eps", 1e-8), clip_norm = clip }
 end
-
-local LOG = { kind = { type = "string", enum = step_log.KINDS,
-  doc = "the framework, of a file with lines of several" } }
-
--- moe.step_log(file, { kind = }): what a run printed per step.
-function M.step_log(file, how)
-  local at = errors.here()
-  schema.field({ type = "string", required = true }, file, "moe.step_log", at)
-  return step_log.read(file, schema.check(LOG, how or {}, "moe.step_log", at).kind)
-end
-
-M.PROFILE = { rules = { type = "list", of = { type = "list", of = { type = "string" } },
-  default = {}, doc = "{ { part of a kernel's name, kind }, .. }, before the library's" } }
-
--- moe.profile(file, { rules = }): what ran on a GPU.
-function M.profile(file, how)
-  local at = errors.here()
-  schema.field({ type = "string", required = true }, file, "moe.profile", at)
-  return kineto.read(file, schema.check(M.PROFILE, how or {}, "moe.profile", at).rules)
-end
-
-local SUMS = "table<string, { ms: number, count: integer }>"
-schema.record("profile", "p", "what ran on a GPU, from a profile of PyTorch", {
-  { "ms", "number", "from the first kernel's begin to the last one's end" },
-  { "compute_ms", "number", "time in which a kernel of compute runs" },
-  { "comm_ms", "number", "time in which communication runs" },
-  { "hidden_ms", "number", "of comm_ms, beside compute" },
-  { "exposed_ms", "number", "of comm_ms, beside no compute" },
-  { "idle_ms", "number", "time in which nothing runs" },
-  { "idle", "{ host: number, launched: number, unknown: number }", "of idle_ms, in ms: before the "
-    .. "next kernel was launched, after that, and where its launch is not there" },
-  { "no_idle_ms", "number", "ms without idle_ms" },
-  { "all_hidden_ms", "number", "ms without exposed_ms" },
-  { "steps", "{ step: integer, ms: number }[]", "those of torch.profiler, on the host" },
-  { "collectives", "table<string, { ranks: integer, rows: number[][] }>", "bytes and us of the "
-    .. "largest group, for `collectives` of a cluster; a kernel's time includes waiting for ranks" },
-  { "kinds", SUMS, "by kind of kernel" }, { "lanes", SUMS, "by stream" },
-  { "others", SUMS, "by name, of kernels without a kind" },
-})
-
-schema.record("step log", "log", "what a training framework printed per step", {
-  { "kind", '"megatron"|"torchtitan"|"tutel"', "the framework" },
-  { "steps", "{ step: integer, ms?: number, loss?: number, tokens_per_s?: number, memory_gib?: "
-    .. "number, rank?: integer, sequences?: integer }[]", "the lines" },
-  { "ms", "number?", "median time of a step after the first two" },
-  { "tokens_per_s", "number?", "median rate per device after the first two steps" },
-  { "spread", "number?", "of the times, the middle half's largest less smallest over ms" },
-  { "memory_gib", "number?", "the most memory that a line states" },
-})
 
 --- moe.from_megatron{...}: returns { model, grid, system, optimizer, ignored, predicted,
 --- measured }.

@@ -4,6 +4,7 @@ local core = require "moe.core"
 local errors = require "moe.base.errors"
 local files = require "moe.formats.files"
 local paired = require "moe.results.paired"
+local schema = require "moe.base.schema"
 
 local M = {}
 
@@ -68,7 +69,7 @@ local function kernels_of(events, rules, path)
 end
 
 -- Returns the time in which nothing runs by its cause: host, before the next kernel was launched;
--- launched, after that; unknown, where its launch is not in the profile. busy: the union of kernels.
+-- launched, after that; unknown, where its launch is not there. busy: the union of kernels.
 local function idle_of(busy, kernels, launches)
   local first, idle = {}, { host = 0, launched = 0, unknown = 0 }
   for _, k in ipairs(kernels) do first[k[1]] = launches[k.args.correlation] end
@@ -118,7 +119,7 @@ local function add_up(kernels)
   return kinds, lanes, others
 end
 
---- Returns what a profile says, the record "profile" of from_megatron.lua. rules: as those here,
+--- Returns what a profile says, the record "profile" below. rules: as those here,
 --- tried before them. Raises a user error for a file that is no profile of one GPU, and if no
 --- collective or no GEMM is recognised.
 function M.read(path, rules)
@@ -155,5 +156,34 @@ function M.read(path, rules)
   out.all_hidden_ms = out.ms - out.exposed_ms
   return out
 end
+
+M.PROFILE = { rules = { type = "list", of = { type = "list", of = { type = "string" } },
+  default = {}, doc = "{ { part of a kernel's name, kind }, .. }, before the library's" } }
+
+-- moe.profile(file, { rules = }): what ran on a GPU.
+function M.profile(file, how)
+  local at = errors.here()
+  schema.field({ type = "string", required = true }, file, "moe.profile", at)
+  return M.read(file, schema.check(M.PROFILE, how or {}, "moe.profile", at).rules)
+end
+
+local SUMS = "table<string, { ms: number, count: integer }>"
+schema.record("profile", "p", "what ran on a GPU, from a profile of PyTorch", {
+  { "ms", "number", "from the first kernel's begin to the last one's end" },
+  { "compute_ms", "number", "time in which a kernel of compute runs" },
+  { "comm_ms", "number", "time in which communication runs" },
+  { "hidden_ms", "number", "of comm_ms, beside compute" },
+  { "exposed_ms", "number", "of comm_ms, beside no compute" },
+  { "idle_ms", "number", "time in which nothing runs" },
+  { "idle", "{ host: number, launched: number, unknown: number }", "of idle_ms, in ms: before the "
+    .. "next kernel was launched, after that, and where its launch is not there" },
+  { "no_idle_ms", "number", "ms without idle_ms" },
+  { "all_hidden_ms", "number", "ms without exposed_ms" },
+  { "steps", "{ step: integer, ms: number }[]", "those of torch.profiler, on the host" },
+  { "collectives", "table<string, { ranks: integer, rows: number[][] }>", "bytes and us of the "
+    .. "largest group, for `collectives` of a cluster; kernels wait for other ranks, too" },
+  { "kinds", SUMS, "by kind of kernel" }, { "lanes", SUMS, "by stream" },
+  { "others", SUMS, "by name, of kernels without a kind" },
+})
 
 return M

@@ -8,6 +8,7 @@ local core = require "moe.core"
 local errors = require "moe.base.errors"
 local files = require "moe.formats.files"
 local paired = require "moe.results.paired"
+local schema = require "moe.base.schema"
 
 local M = {}
 
@@ -55,7 +56,7 @@ M.WARM_UP = 2
 
 M.KINDS = { "megatron", "torchtitan", "tutel" }
 
---- Returns what a log says, the record "step log" of from_megatron.lua; of the framework `only` if
+--- Returns what a log says, the record "step log" below, of the framework `only` if
 --- given. Raises a user error naming the file and, for a fault in a line, the line: no step, lines
 --- of two frameworks or runs, a line that is cut off, a number that is none.
 function M.read(path, only)
@@ -105,5 +106,25 @@ function M.read(path, only)
   log.memory_gib = fullest > 0 and fullest or nil
   return log
 end
+
+local LOG = { kind = { type = "string", enum = M.KINDS,
+  doc = "the framework, of a file with lines of several" } }
+
+-- moe.step_log(file, { kind = }): what a run printed per step.
+function M.step_log(file, how)
+  local at = errors.here()
+  schema.field({ type = "string", required = true }, file, "moe.step_log", at)
+  return M.read(file, schema.check(LOG, how or {}, "moe.step_log", at).kind)
+end
+
+schema.record("step log", "log", "what a training framework printed per step", {
+  { "kind", '"megatron"|"torchtitan"|"tutel"', "the framework" },
+  { "steps", "{ step: integer, ms?: number, loss?: number, tokens_per_s?: number, memory_gib?: "
+    .. "number, rank?: integer, sequences?: integer }[]", "the lines" },
+  { "ms", "number?", "median time of a step after the first two" },
+  { "tokens_per_s", "number?", "median rate per device after the first two steps" },
+  { "spread", "number?", "of the times, the middle half's largest less smallest over ms" },
+  { "memory_gib", "number?", "the most memory that a line states" },
+})
 
 return M

@@ -236,7 +236,8 @@ end
 function M.build(b, o)
   local x = b:embedding { hidden = o.hidden, positions = o.positions, scale = o.embedding_scale }
   local angles = {}
-  local turns = { rotary = o.rotary, scaling = o.rope_scaling, factor = o.rope_factor, seg = "attn" }
+  local turns = { rotary = o.rotary, scaling = o.rope_scaling, factor = o.rope_factor,
+    seg = "attn" }
   for _, name in ipairs(ROPE) do turns[name] = o[name] end
   angles[false] = not o.positions and b:rope(turns)
   angles[true] = o.window_theta and not o.positions and b:rope { rotary = o.window_rotary,
