@@ -119,9 +119,9 @@ local function add_up(kernels)
   return kinds, lanes, others
 end
 
---- Returns what a profile says, the record "profile" below. rules: as those here,
---- tried before them. Raises a user error for a file that is no profile of one GPU, and if no
---- collective or no GEMM is recognised.
+--- Returns what a profile says, the record "profile" below. rules: as those here, tried before
+--- them. Raises a user error for a file that is no profile of one GPU, and if no collective or no
+--- GEMM is recognised.
 function M.read(path, rules)
   local text = errors.call(nil, core.read_file, path)
   if text:sub(1, 2) == "\31\139" then
@@ -157,14 +157,46 @@ function M.read(path, rules)
   return out
 end
 
-M.PROFILE = { rules = { type = "list", of = { type = "list", of = { type = "string" } },
+-- Kinds of a plan's ops as those of kernels, as RULES are.
+local OF_PLAN = { { "linear", "gemm" }, { "attend", "attention" }, { "gate", "router" },
+  { "all_to_all", "all_to_all" }, { "sgd", "optimizer" } }
+
+-- Returns the time of each kind in a profile and on a rank of a plan, what differs most first.
+local function beside(kinds, plan)
+  local by_kind, out = {}, {}
+  local function at(kind)
+    if not by_kind[kind] then
+      by_kind[kind] = { kind = kind, ms = 0, plan_ms = 0 }
+      table.insert(out, by_kind[kind])
+    end
+    return by_kind[kind]
+  end
+  for kind, sum in pairs(kinds) do at(kind).ms = sum.ms end
+  for _, span in ipairs(plan:spans()) do
+    local one = at(kind_of(span.kind, OF_PLAN))
+    one.plan_ms = one.plan_ms + span.end_ms - span.begin_ms
+  end
+  table.sort(out, function(a, b)
+    local da, db = math.abs(a.ms - a.plan_ms), math.abs(b.ms - b.plan_ms)
+    return da > db or da == db and a.kind < b.kind
+  end)
+  return out
+end
+
+M.PROFILE = { plan = { type = "table", doc = "a plan, beside which the step is laid" }, rules = { type = "list", of = { type = "list", of = { type = "string" } },
   default = {}, doc = "{ { part of a kernel's name, kind }, .. }, before the library's" } }
 
--- moe.profile(file, { rules = }): what ran on a GPU.
+-- moe.profile(file, { rules =, plan = }): what ran on a GPU.
 function M.profile(file, how)
   local at = errors.here()
   schema.field({ type = "string", required = true }, file, "moe.profile", at)
-  return M.read(file, schema.check(M.PROFILE, how or {}, "moe.profile", at).rules)
+  local c = schema.check(M.PROFILE, how or {}, "moe.profile", at)
+  local out = M.read(file, c.rules)
+  if c.plan and not c.plan.spans then
+    schema.refuse("moe.profile.plan", c.plan, "a plan, from moe.plan", at)
+  end
+  out.beside = c.plan and beside(out.kinds, c.plan)
+  return out
 end
 
 local SUMS = "table<string, { ms: number, count: integer }>"
@@ -184,6 +216,8 @@ schema.record("profile", "p", "what ran on a GPU, from a profile of PyTorch", {
     .. "largest group, for `collectives` of a cluster; kernels wait for other ranks, too" },
   { "kinds", SUMS, "by kind of kernel" }, { "lanes", SUMS, "by stream" },
   { "others", SUMS, "by name, of kernels without a kind" },
+  { "beside", "{ kind: string, ms: number, plan_ms: number }[]?", "by kind, the time of kernels here "
+    .. "and of ops on a rank of the plan, what differs most first" },
 })
 
 return M

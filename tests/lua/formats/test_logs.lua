@@ -213,6 +213,12 @@ test("a profile is added up by lanes and kinds, and refused where nothing is kno
   assert(p.idle.host == 0.3 and p.idle.launched == 0.2 and p.idle.unknown == 0)
   assert(p.no_idle_ms == 3 and p.all_hidden_ms == 3 and p.steps[1].step == 3)
   assert(core.json_encode(p.collectives) == '{"all_reduce":{"ranks":8,"rows":[[1024,1000]]}}')
+  local plan = { spans = function() return {
+    { kind = "linear_dw", begin_ms = 1, end_ms = 4.5 }, { kind = "all_reduce", begin_ms = 0,
+    end_ms = 1 } } end }
+  local laid = of_text(core.json_encode { traceEvents = events }, moe.profile, { plan = plan })
+  assert(core.json_encode(laid.beside[1]) == '{"kind":"gemm","ms":2,"plan_ms":3.5}')
+  assert(laid.beside[#laid.beside].kind == "all_reduce")
   events[1].args = { device = 1 }
   has(profile(events), "event 3 ran on device 0, others on 1; give the profile of one GPU")
   has(profile { kernel("gemm", 7, 0, -1) }, "event 1 has no name, ts and dur from 0")
