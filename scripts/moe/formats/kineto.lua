@@ -13,7 +13,6 @@ local RULES = core.library_json "formats/kineto_rules.json"
 local COMMUNICATION = { all_reduce = true, all_gather = true, reduce_scatter = true,
   all_to_all = true, collective = true, dispatch = true, combine = true }
 local ON_GPU = { kernel = true, gpu_memcpy = true, gpu_memset = true }
-local LAUNCH = { cuda_runtime = true, cuda_driver = true }
 local BYTES = { Byte = 1, Float8_e4m3fn = 1, Half = 2, BFloat16 = 2, Float = 4, Int = 4, Long = 8 }
 
 -- Returns the intervals that a list of { begin, end } covers, ascending, and their length.
@@ -58,7 +57,7 @@ local function kernels_of(events, rules, path)
       device = device or args.device
       out[#out + 1] = { name = e.name, kind = kind_of(e.name, rules), lane = tostring(e.tid),
         args = args, e.ts, e.ts + e.dur }
-    elseif LAUNCH[e.cat or ""] and args.correlation and type(e.ts) == "number" then
+    elseif (e.cat == "cuda_runtime" or e.cat == "cuda_driver") and args.correlation and type(e.ts) == "number" then
       launches[args.correlation] = e.ts
     elseif e.cat == "user_annotation" and tostring(e.name):find "^ProfilerStep#"
         and type(e.dur) == "number" then

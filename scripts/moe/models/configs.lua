@@ -232,15 +232,13 @@ end
 local function stands(c, row, kinds, stand_in)
   local out
   for letter, entry in pairs(row.stands or {}) do
-    local name, part = entry[1], entry[2]
+    local name, part, what = entry[1], entry[2], entry[1]:gsub("_", " ")
     if kinds:find(letter, 1, true) then
       local given = (stand_in or {})[name]
       if not given then
         return nil, ("needs %s, which does not exist here; it can be simulated with stand_in = { "
-          .. "%s = { flops = .., bytes = .. } }, per token and block"):format(name:gsub("_", " "),
-          name)
+          .. "%s = { flops = .., bytes = .. } }, per token and block"):format(what, name)
       end
-      local what = name:gsub("_", " ")
       out = merged(out or {}, { [letter] = merged(stand_ins.named(part(c)), given,
         { what = what }) })
     end

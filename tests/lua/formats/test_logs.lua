@@ -99,7 +99,7 @@ end)
 
 test("an argument that is not built, not known or damaged is named", function()
   for more, part in pairs {
-    ["--context-parallel-size 2 --cp-comm-type a2a"] = "cp-comm-type: a2a is not built",
+    ["--context-parallel-size 2 --cp-comm-type a2a"] = "cp-comm-type: 'a2a' is not built",
     ["--tensor-model-parallel-size 2"] = "2 without sequence-",
     ["--num-layer 3"] = "did you mean 'num-layers'?",
     ["--num-layers x"] = "num-layers: 'x' is not allowed; give a number",
@@ -112,7 +112,7 @@ test("an argument that is not built, not known or damaged is named", function()
     ["--moe-layer-freq junk"] = "moe-layer-freq: 'junk' is not a number or a list",
     ["--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend uccl"] = "'uccl' is not built",
     ["--position-embedding-type none"] = "'none' is not built",
-    ["--moe-token-dispatcher-type mine"] = "moe-token-dispatcher-type: 'mine' is not known",
+    ["--moe-token-dispatcher-type mine"] = "'mine' is not built; give one of: alltoall,",
     ["--mtp-num-layers 0.5"] = "mtp-num-layers: '0.5' is not allowed; give a whole number from 0",
     ["--recompute-granularity full --recompute-num-layers 2"] = "recompute-num-layers: only full",
     ["--global-batch-size 24"] = "global-batch-size: 24 is no multiple",
