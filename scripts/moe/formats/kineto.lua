@@ -45,8 +45,9 @@ end
 local function kernels_of(events, rules, path)
   local out, launches, steps, device = {}, {}, {}, nil
   for i, e in ipairs(events) do
-    local args = type(e) == "table" and type(e.args) == "table" and e.args or {}
-    if type(e) == "table" and e.ph == "X" and ON_GPU[e.cat] then
+    e = type(e) == "table" and e or {}
+    local args = type(e.args) == "table" and e.args or {}
+    if e.ph == "X" and ON_GPU[e.cat] then
       if type(e.ts) ~= "number" or type(e.dur) ~= "number" or type(e.name) ~= "string"
           or not (e.dur >= 0 and e.ts + e.dur < math.huge) then
         files.fail(path, "event %d has no name, ts and dur from 0", i)
@@ -57,7 +58,7 @@ local function kernels_of(events, rules, path)
       device = device or args.device
       out[#out + 1] = { name = e.name, kind = kind_of(e.name, rules), lane = tostring(e.tid),
         args = args, e.ts, e.ts + e.dur }
-    elseif (e.cat == "cuda_runtime" or e.cat == "cuda_driver") and args.correlation and type(e.ts) == "number" then
+    elseif tostring(e.cat):find "^cuda_" and args.correlation and type(e.ts) == "number" then
       launches[args.correlation] = e.ts
     elseif e.cat == "user_annotation" and tostring(e.name):find "^ProfilerStep#"
         and type(e.dur) == "number" then
@@ -182,8 +183,9 @@ local function beside(kinds, plan)
   return out
 end
 
-M.PROFILE = { plan = { type = "table", doc = "a plan, beside which the step is laid" }, rules = { type = "list", of = { type = "list", of = { type = "string" } },
-  default = {}, doc = "{ { part of a kernel's name, kind }, .. }, before the library's" } }
+M.PROFILE = { plan = { type = "table", doc = "a plan, beside which the step is laid" },
+  rules = { type = "list", of = { type = "list", of = { type = "string" } }, default = {},
+    doc = "{ { part of a kernel's name, kind }, .. }, before the library's" } }
 
 -- moe.profile(file, { rules =, plan = }): what ran on a GPU.
 function M.profile(file, how)
@@ -215,8 +217,8 @@ schema.record("profile", "p", "what ran on a GPU, from a profile of PyTorch", {
     .. "largest group, for `collectives` of a cluster; kernels wait for other ranks, too" },
   { "kinds", SUMS, "by kind of kernel" }, { "lanes", SUMS, "by stream" },
   { "others", SUMS, "by name, of kernels without a kind" },
-  { "beside", "{ kind: string, ms: number, plan_ms: number }[]?", "by kind, the time of kernels here "
-    .. "and of ops on a rank of the plan, what differs most first" },
+  { "beside", "{ kind: string, ms: number, plan_ms: number }[]?", "by kind, the time of kernels and "
+    .. "of ops on a rank of the plan, what differs most first" },
 })
 
 return M
