@@ -217,7 +217,7 @@ schema.record("profile", "p", "what ran on a GPU, from a profile of PyTorch", {
     .. "largest group, for `collectives` of a cluster; kernels wait for other ranks, too" },
   { "kinds", SUMS, "by kind of kernel" }, { "lanes", SUMS, "by stream" },
   { "others", SUMS, "by name, of kernels without a kind" },
-  { "beside", "{ kind: string, ms: number, plan_ms: number }[]?", "by kind, the time of kernels and "
+  { "beside", "{ kind: string, ms: number, plan_ms: number }[]?", "by kind, times of kernels and "
     .. "of ops on a rank of the plan, what differs most first" },
 })
 
