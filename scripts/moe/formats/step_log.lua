@@ -12,8 +12,6 @@ local schema = require "moe.base.schema"
 
 local M = {}
 
-local MIB, GIB = 1024 ^ 2, 1024 ^ 3
-
 -- Returns the number in a text such as "1,874" or "2.466446E+00". what: names it in errors.
 local function number(text, what, name, line)
   local value = tonumber((text:gsub(",", "")))
@@ -88,7 +86,7 @@ function M.read(path, only)
       end
     end
     local mb = line:match "max allocated:%s*([%d.]+)"
-    if mb then fullest = math.max(fullest, at(mb, "max allocated") * MIB / GIB) end
+    if mb then fullest = math.max(fullest, at(mb, "max allocated") / 1024) end
   end
   if not log.kind then
     files.fail(path, "it has no line of a step, of Megatron-LM, torchtitan or Tutel")
