@@ -23,6 +23,7 @@ local grid = require "moe.spec.grid"
 local infer = require "moe.run.infer"
 local jobs = require "moe.run.jobs"
 local judge = require "moe.results.judge"
+local kineto = require "moe.formats.kineto"
 local lane_times = require "moe.spec.lane_times"
 local layouts = require "moe.search.layouts"
 local lina = require "moe.techniques.lina"
@@ -41,6 +42,7 @@ local routing = require "moe.spec.routing"
 local schema = require "moe.base.schema"
 local search = require "moe.search.search"
 local settings = require "moe.run.settings"
+local step_log = require "moe.formats.step_log"
 local system = require "moe.spec.system"
 local train = require "moe.run.train"
 local values = require "moe.base.values"
@@ -143,7 +145,8 @@ print(m.predicted.ms, m.predicted.memory_gib)]] },
       .. "activations; or what is wrong with a table of turns" },
   plan = { plan.plan, plan.PLAN, "moe.Plan",
     "plans and simulates a step of a model on a cluster" },
-  profile = { from_megatron.profile, "(file: string, how?: { rules?: string[][] })", "moe.Profile",
+  profile = { kineto.profile, "(file: string, how?: { rules?: string[][], plan?: moe.Plan })",
+    "moe.Profile",
     "what ran on a GPU: lanes, kinds of kernels, hidden and exposed communication, from a profile "
       .. "of PyTorch" },
   read_json = { read_json, "(file: string)", "table",
@@ -174,7 +177,7 @@ local found = moe.search {
   techniques = { "partition", "dw_schedule" }, with = { mine {} },
   allowed = function(has) return not (has.dw_schedule and has.one_each) end }
 print(found.best.iteration_ms, found.system)]] },
-  step_log = { from_megatron.step_log, "(file: string, how?: { kind?: string })", "moe.StepLog",
+  step_log = { step_log.step_log, "(file: string, how?: { kind?: string })", "moe.StepLog",
     "reads what Megatron-LM, torchtitan or Tutel printed per step" },
   system = { system.system, "(name: string)", "fun(t: moe.SystemFields): moe.System",
     "a list of passes with an all-reduce policy; {} gives the known system of this name",

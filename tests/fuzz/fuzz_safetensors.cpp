@@ -12,7 +12,7 @@ Model a_few() {
   Model model(ModelSpec{}, Graph(op_table()));
   model.parameters = {{"vector", {4}},
                       {"matrix", {4, 6}},
-                      {"together", {2, 4, 6}, true},
+                      {"together", {2, 4, 32}, true},
                       {"apart", {2, 4, 6}, true}};
   model.states = {{"state", {2}}};
   return model;

@@ -46,7 +46,8 @@ local LINE = [[
 ARGS=(--num-layers 4 --hidden-size 64)
 torchrun pretrain_gpt.py ${ARGS[@]} --num-attention-heads 4 --num-experts 8 --seq-length 32 \
   --micro-batch-size 1 --swiglu --bf16 --normalization RMSNorm --position-embedding-type rope \
-  --disable-bias-linear --moe-token-dispatcher-type alltoall --vocab-size 100 --save $DIR
+  --disable-bias-linear --moe-token-dispatcher-type alltoall --vocab-size 100 --save $DIR \
+  --recompute-granularity selective --recompute-modules moe_act layernorm
 ]]
 local CONFIGS = {}
 for name, row in pairs(configs.TYPES) do
@@ -61,8 +62,9 @@ local REPORT = core.json_encode { args = { "alltoall_perf" }, config = { devices
   group = 0 } } }, out_of_bounds = { count = 0 }, results = { { size = 8, count = 1, type = "float",
   redop = "none", out_of_place = { time = 1, alg_bw = 1, bus_bw = 1, nwrong = 0 } } } }
 local PROFILE = core.json_encode { traceEvents = { { ph = "X", cat = "kernel", name = "gemm",
-  tid = 7, ts = 0, dur = 5 }, { ph = "X", cat = "kernel", name = "nccl", tid = 9, ts = 2,
-  dur = 5 } } }
+  tid = 7, ts = 0, dur = 5, args = { device = 0 } }, { ph = "X", cat = "kernel", name = "allreduce",
+  tid = 9, ts = 8, dur = 5, args = { dtype = "Half", ["In msg nelems"] = 4, ["Group size"] = 8,
+  correlation = 3 } }, { ph = "X", cat = "cuda_runtime", ts = 7, args = { correlation = 3 } } } }
 local COUNTS = { "[[[3,1,2,0],[2,2,2,0]],[[6,0,0,0],[1,2,1,2]]]",
   '{"a":"b","loads":[[4,8],[2,10]]}',
   "step,layer,expert,tokens\n1,3,0,5\n1,3,1,7\n1,4,1,12\n",

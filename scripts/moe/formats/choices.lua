@@ -21,12 +21,7 @@ end
 --- append. They set its fields file and line to where the last of them came from.
 function Batches:at(step, layer, rank)
   self.layers[layer], self.ranks[rank] = true, true
-  local of_step = self.steps[step] or {}
-  self.steps[step] = of_step
-  local of_layer = of_step[layer] or {}
-  of_step[layer] = of_layer
-  of_layer[rank] = of_layer[rank] or {}
-  return of_layer[rank]
+  return files.at(files.at(files.at(self.steps, step), layer), rank)
 end
 
 --- Raises a user error for an expert that is not from 0 to below `experts` (0: not given).

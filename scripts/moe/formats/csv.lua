@@ -11,10 +11,6 @@ local M = {}
 
 local HEAD = "layer,expert"
 
-local function append(batch, expert, name, line)
-  batch[#batch + 1], batch.file, batch.line = expert, name, line
-end
-
 --- Writes the trace of the file; returns its path. c: fields of moe.trace.import.
 function M.import(c)
   local file, batches = files.read(c.files[1]), choices.batches()
@@ -33,7 +29,8 @@ function M.import(c)
         if next_layer < layer then step = step + 1 end
         layer, batch = next_layer, batches:at(step, next_layer, 0)
       end
-      append(batch, expert, file.name, number)
+      table.insert(batch, expert)
+      batch.file, batch.line = file.name, number
     end
     first = false
   end

@@ -159,7 +159,7 @@ end
 local function placed(m, name)
   local at = errors.here()
   checked(m, "moe.eplb.policy", at)
-  local layers = {}
+  local layers, extra = {}, m.slots - m.experts / m.devices  -- residents beyond the own ones
   for l, devices in ipairs(m.of) do
     layers[l] = {}
     for e = 1, m.experts do layers[l][e] = {} end
@@ -174,7 +174,10 @@ local function placed(m, name)
       end
     end
   end
-  local extra = m.slots - m.experts / m.devices
+  if extra % 1 ~= 0 then
+    errors.user(("moe.eplb.policy: %d experts do not divide evenly over %d devices, as those of a "
+      .. "training must"):format(m.experts, m.devices), at)
+  end
   return policy.constructors.placement { name = name or "eplb_map", every = 1, shadows = 0,
     extra_residents = extra,
     place = function(ctx, _, p)

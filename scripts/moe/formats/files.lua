@@ -35,6 +35,19 @@ function M.lines(text)
   end
 end
 
+--- Returns t[key], a table that is made where there is none.
+function M.at(t, key)
+  t[key] = t[key] or {}
+  return t[key]
+end
+
+--- Returns the cells of a line of CSV without the blanks around them; there are no quoted ones.
+function M.cells(line)
+  local list = {}
+  for cell in (line .. ","):gmatch "%s*([^,]-)%s*," do list[#list + 1] = cell end
+  return list
+end
+
 --- Returns the beginning of a value as JSON, for messages.
 function M.shown(value)
   local text = core.json_encode(value)

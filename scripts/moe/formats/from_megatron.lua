@@ -5,7 +5,6 @@
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local grid_lib = require "moe.spec.grid"
-local kineto = require "moe.formats.kineto"
 local megatron_arguments = require "moe.formats.megatron_arguments"
 local model_lib = require "moe.spec.model"
 local pipeline_times = require "moe.spec.pipeline_times"
@@ -30,7 +29,10 @@ M.FIELDS = {
 
 -- only: argument -> { the one value that is built, the default if that is another }; parts: what is
 -- not built, by the argument that turns it on; ignored: patterns of the names of arguments that do
--- not change the time or the memory of a step as it is planned here.
+-- not change the time or the memory of a step as it is planned here; counts: arguments that are
+-- whole numbers, with the least of each; words: arguments that are words, with those that are
+-- built; vocabularies: of tokenizers whose size no file decides; off: values with which arguments
+-- in parts turn nothing on.
 local KNOWN = core.library_json "formats/megatron_arguments.json"
 
 local function is_ignored(name)
@@ -38,23 +40,6 @@ local function is_ignored(name)
     if name:find(pattern) then return true end
   end
 end
-
--- Vocabularies of tokenizers whose size does not depend on a file.
-local VOCABS = { GPT2BPETokenizer = 50257, Llama2Tokenizer = 32000 }
-
--- Arguments that are whole numbers, with the least of each.
-local COUNTS = { ["num-layers"] = 1, ["hidden-size"] = 1, ["num-attention-heads"] = 1,
-  ["num-query-groups"] = 1, ["kv-channels"] = 1, ["ffn-hidden-size"] = 1, ["num-experts"] = 1,
-  ["moe-ffn-hidden-size"] = 1, ["moe-router-topk"] = 1, ["seq-length"] = 1,
-  ["micro-batch-size"] = 1, ["global-batch-size"] = 1, ["vocab-size"] = 2,
-  ["padded-vocab-size"] = 2, ["make-vocab-size-divisible-by"] = 1,
-  ["tensor-model-parallel-size"] = 1, ["pipeline-model-parallel-size"] = 1,
-  ["expert-model-parallel-size"] = 1, ["expert-tensor-parallel-size"] = 1,
-  ["context-parallel-size"] = 1,
-  ["moe-shared-expert-intermediate-size"] = 0, ["moe-router-num-groups"] = 1,
-  ["moe-router-group-topk"] = 1, ["num-layers-per-virtual-pipeline-stage"] = 1,
-  ["num-virtual-stages-per-pipeline-rank"] = 1, ["kv-lora-rank"] = 1, ["q-lora-rank"] = 0,
-  ["mtp-num-layers"] = 0 }
 
 local Arguments = {}
 Arguments.__index = Arguments
@@ -77,7 +62,7 @@ function Arguments:number(name, default)
     self:fail(name, "'%s' is not allowed; give a number%s", table.concat(values, " "),
       (values[1] or ""):find "%$" and " (the script does not set this variable)" or "")
   end
-  local least = COUNTS[name]
+  local least = KNOWN.counts[name]
   if least and (value < least or value ~= math.floor(value)) then
     self:fail(name, "'%s' is not allowed; give a whole number from %d", values[1], least)
   end
@@ -89,13 +74,21 @@ function Arguments:word(name, default)
   self.read[name] = true
   if not values then return default end
   if #values ~= 1 then self:fail(name, "has %d values; give one", #values) end
-  return values[1]
+  local built = KNOWN.words[name] or values
+  for _, word in ipairs(built) do
+    if word == values[1] then return word end
+  end
+  self:fail(name, "'%s' is not built; give one of: %s", values[1], table.concat(built, ", "))
 end
 
 function Arguments:flag(name)
   local values = self.values[name]
   self.read[name] = true
-  return values ~= nil and values[1] ~= "false" and values[1] ~= "False"
+  local value = values and (values[1] or "true"):lower()
+  if value and value ~= "true" and value ~= "false" then
+    self:fail(name, "'%s' is not allowed; give true or false, or the name alone", values[1])
+  end
+  return value == "true"
 end
 
 -- Returns the arguments by name.
@@ -104,8 +97,11 @@ local function read(given, at)
   if type(given) == "table" then
     list, name = {}, "from_megatron.arguments"
     for key, value in pairs(given) do
-      list[#list + 1] = { name = tostring(key):gsub("^%-%-", ""):gsub("_", "-"),
-        values = { type(value) == "number" and ("%.17g"):format(value) or tostring(value) } }
+      local values = {}
+      for i, v in ipairs(type(value) == "table" and value or { value }) do
+        values[i] = type(v) == "number" and ("%.17g"):format(v) or tostring(v)
+      end
+      list[#list + 1] = { name = tostring(key):gsub("^%-%-", ""):gsub("_", "-"), values = values }
     end
   elseif given:find "^%s*%-%-" or given:find "%s%-%-" then
     list, name = megatron_arguments.parse(given, "from_megatron.arguments"), "arguments"
@@ -122,15 +118,17 @@ end
 local function check_parts(a)
   for _, name in ipairs(schema.keys_of(KNOWN.only)) do
     local built, default = unpack(KNOWN.only[name])
-    local value = a:word(name, default or built)
+    local given = a.values[name]
+    local value = given and (given[1] or "true") or default or built
+    a.read[name] = true
     if value ~= built then
-      a:fail(name, "%s'%s': only %s is built", a.values[name] and "" or "is by default ", value,
-        built)
+      a:fail(name, "%s'%s': only %s is built", given and "" or "is by default ", value, built)
     end
   end
   for _, name in ipairs(schema.keys_of(KNOWN.parts)) do
-    local value = a.values[name] and a.values[name][1]
-    if a:flag(name) and value ~= "0" and value ~= "0.0" and value ~= "none" then
+    local given = a.values[name]
+    a.read[name] = true
+    if given and not KNOWN.off[given[1] or ""] then
       a:fail(name, "%s is not built", KNOWN.parts[name])
     end
   end
@@ -174,7 +172,9 @@ end
 local function vocab_of(a, given, tp)
   local vocab = a:number("padded-vocab-size", false)
   if vocab then return vocab end
-  vocab = given or a:number("vocab-size", false) or VOCABS[a:word "tokenizer-type"]
+  -- pretrain_gpt.py takes GPT2BPETokenizer unless a type is given.
+  vocab = given or a:number("vocab-size", false) or KNOWN.vocabularies[
+    a:word("tokenizer-type", a.values["vocab-file"] and "GPT2BPETokenizer") or ""]
   if not vocab then
     a:fail("vocab-size", "is missing, and the tokenizer is a file; give from_megatron.vocab")
   end
@@ -185,7 +185,7 @@ end
 local function router_of(a, k)
   local scores, groups = a:word("moe-router-score-function", "softmax"),
     a:number("moe-router-num-groups", 1)
-  local top = a:number("moe-router-group-topk", groups)
+  local top = groups > 1 and a:number("moe-router-group-topk", groups) or 1
   local before = a:flag "moe-router-pre-softmax"  -- of softmax alone
   local each = groups > 1 and k / top or 1  -- choices of a group that make its score
   if each ~= 1 and each ~= 2 then
@@ -231,19 +231,16 @@ end
 -- Adds the fields of norms and positions.
 local function set_norms(a, fields)
   local norm, eps = a:word("normalization", "LayerNorm"), a:number("norm-epsilon", 1e-5)
-  if norm ~= "LayerNorm" and norm ~= "RMSNorm" then
-    a:fail("normalization", "'%s' is not allowed; give LayerNorm or RMSNorm", norm)
-  elseif norm == "LayerNorm" and eps ~= 1e-5 then
+  if norm == "LayerNorm" and eps ~= 1e-5 then
     a:fail("norm-epsilon", "%g: LayerNorm is built with 1e-5 alone", eps)
   end
-  local positions = a:word("position-embedding-type", "learned_absolute")
-  if positions ~= "rope" and positions ~= "learned_absolute" then
-    a:fail("position-embedding-type", "'%s' is not built; rope and learned_absolute are", positions)
+  local positions = a:flag "use-rotary-position-embeddings" and "rope"
+    or a:word("position-embedding-type", "learned_absolute")
+  if positions ~= "rope" and a:flag "no-position-embedding" then
+    a:fail("no-position-embedding", "without rope is not built")
   end
   fields.norm, fields.eps, fields.positions = norm:lower(), eps, positions ~= "rope"
 end
-
-local BALANCE = { none = true, aux_loss = true, seq_aux_loss = true }
 
 local function model_of(a, t)
   local layers, hidden = a:number "num-layers", a:number "hidden-size"
@@ -257,16 +254,14 @@ local function model_of(a, t)
     gated and math.floor(4 * hidden * 2 / 3 / 64) * 64 or 4 * hidden)
   local biased = not a:flag "disable-bias-linear"
   local balance = a:word("moe-router-load-balancing-type", "aux_loss")
-  if not BALANCE[balance] then
-    a:fail("moe-router-load-balancing-type", "'%s' is not built", balance)
-  end
   local weight = balance ~= "none" and a:number("moe-aux-loss-coeff", 0) or 0
+  local shared = a:number("moe-shared-expert-intermediate-size", 0)
   local fields = { name = "megatron", layers = layers, hidden = hidden, heads = heads, k = k,
     vocab = vocab_of(a, t.vocab, a:number("tensor-model-parallel-size", 1)),
     seq = a:number "seq-length", batch_per_device = a:number "micro-batch-size", ffn = ffn,
     experts = experts, expert_ffn = a:number("moe-ffn-hidden-size", ffn),
-    shared_ffn = a:number("moe-shared-expert-intermediate-size", 0),
-    shared_gate = a:flag "moe-shared-expert-gate", ffns = ffn_letters(a, layers),
+    shared_ffn = shared, shared_gate = shared > 0 and a:flag "moe-shared-expert-gate",
+    ffns = ffn_letters(a, layers),
     tied = not a:flag "untie-embeddings-and-output-weights", router = router_of(a, k),
     theta = a:number("rotary-base", 10000), form = gated and "silu_mul" or "gelu",
     qkv_bias = biased or a:flag "add-qkv-bias", out_bias = biased, ffn_bias = biased,
@@ -298,9 +293,6 @@ local function grid_of(a, cluster)
     a:fail("tensor-model-parallel-size", "%d without sequence-parallel is not built", tp)
   end
   local cp, comm = a:number("context-parallel-size", 1), a:word("cp-comm-type", "p2p")
-  if cp > 1 and comm ~= "p2p" and comm ~= "all_gather" then
-    a:fail("cp-comm-type", "%s is not built; p2p and all_gather are", comm)
-  end
   local ranks = cluster.devices / (tp * pp * cp)
   local micro = a:number "micro-batch-size"
   local whole = a:number("global-batch-size", micro * ranks)
@@ -322,18 +314,29 @@ local BACKENDS = { deepep = { "deepep_v1", "moe-deepep-num-sms", 20 },
 local function dispatcher_of(a)
   local kind = a:word("moe-token-dispatcher-type", "allgather")
   if kind == "flex" then
-    local backend = a:word("moe-flex-dispatcher-backend", "deepep")
-    local known = BACKENDS[backend]
-    if not known then
-      a:fail("moe-flex-dispatcher-backend", "'%s' is not built; only %s are", backend,
-        table.concat(schema.keys_of(BACKENDS), " and "))
-    end
+    local known = BACKENDS[a:word("moe-flex-dispatcher-backend", "deepep")]
+    a:flag "moe-enable-deepep"  -- the older name of this backend
     return policy.dispatchers[known[1]] { sms = a:number(known[2], known[3]), wire = "bf16" }
   elseif kind == "allgather" and a:number("expert-model-parallel-size", 1) > 1 then
     return policy.dispatchers.allgather {}
-  elseif kind ~= "alltoall" and kind ~= "allgather" then
-    a:fail("moe-token-dispatcher-type", "'%s' is not known", kind)
   end
+end
+
+-- What is made again of each module of selective recomputation.
+local MODULES = { core_attn = "attention", layernorm = "norms", moe = "experts",
+  moe_act = "activations" }
+
+local function modules_of(a, layers)
+  local parts, name = {}, "recompute-modules"
+  for i, module in ipairs(a.values[name] or { "core_attn" }) do
+    parts[i] = MODULES[module] or a:fail(name, "'%s' is not built; only %s are", module,
+      table.concat(schema.keys_of(MODULES), ", "))
+    if module == "moe_act" and ffn_letters(a, layers):find "d" then
+      a:fail(name, "moe_act beside dense layers is not built")
+    end
+  end
+  a.read[name] = true
+  return table.concat(parts, "+")
 end
 
 local function system_of(a, pp, layers)
@@ -349,11 +352,11 @@ local function system_of(a, pp, layers)
       a:fail("recompute-num-layers", "only full recomputation of each layer (uniform, 1) is built")
     end
     table.insert(passes, policy.passes.recompute {})
-  elseif granularity and granularity ~= "selective" then
-    a:fail("recompute-granularity", "'%s' is not known", granularity)
+  elseif granularity == "selective" then
+    table.insert(passes, policy.passes.recompute { what = modules_of(a, layers) })
   end
-  local stages = a:number("num-virtual-stages-per-pipeline-rank", false)
-  local per = a:number("num-layers-per-virtual-pipeline-stage", false)
+  local stages = pp > 1 and a:number("num-virtual-stages-per-pipeline-rank", false)
+  local per = pp > 1 and a:number("num-layers-per-virtual-pipeline-stage", false)
   if per then stages = layers / pp / per end
   local layout = a:word "pipeline-model-parallel-layout"
   if layout then  -- what is wrong in it the plan says
@@ -375,55 +378,11 @@ local function optimizer_of(a)
   if name == "sgd" then
     return { name = "sgd", lr = a:number("lr", 1e-3), momentum = a:number("sgd-momentum", 0.9),
       clip_norm = clip }
-  elseif name ~= "adam" then
-    a:fail("optimizer", "'%s' is not built; only adam and sgd are", name)
   end
   return { name = "adamw", lr = a:number("lr", 1e-3), weight_decay = a:number("weight-decay", 0.01),
     beta1 = a:number("adam-beta1", 0.9), beta2 = a:number("adam-beta2", 0.999),
     eps = a:number("adam-eps", 1e-8), clip_norm = clip }
 end
-
-local LOG = { kind = { type = "string", enum = step_log.KINDS,
-  doc = "the framework, of a file with lines of several" } }
-
--- moe.step_log(file, { kind = }): what a run printed per step.
-function M.step_log(file, how)
-  local at = errors.here()
-  schema.field({ type = "string", required = true }, file, "moe.step_log", at)
-  return step_log.read(file, schema.check(LOG, how or {}, "moe.step_log", at).kind)
-end
-
-M.PROFILE = { rules = { type = "list", of = { type = "list", of = { type = "string" } },
-  default = {}, doc = "{ { part of a kernel's name, kind }, .. }, before the library's" } }
-
--- moe.profile(file, { rules = }): what ran on a GPU.
-function M.profile(file, how)
-  local at = errors.here()
-  schema.field({ type = "string", required = true }, file, "moe.profile", at)
-  return kineto.read(file, schema.check(M.PROFILE, how or {}, "moe.profile", at).rules)
-end
-
-local SUMS = "table<string, { ms: number, count: integer }>"
-schema.record("profile", "p", "what ran on a GPU, from a profile of PyTorch", {
-  { "ms", "number", "from the first kernel's begin to the last one's end" },
-  { "compute_ms", "number", "time in which a kernel of compute runs" },
-  { "comm_ms", "number", "time in which communication runs" },
-  { "hidden_ms", "number", "of comm_ms, beside compute" },
-  { "exposed_ms", "number", "of comm_ms, beside no compute" },
-  { "idle_ms", "number", "time in which nothing runs" },
-  { "kinds", SUMS, "by kind of kernel" }, { "lanes", SUMS, "by stream" },
-  { "others", SUMS, "by name, of kernels without a kind" },
-})
-
-schema.record("step log", "log", "what a training framework printed per step", {
-  { "kind", '"megatron"|"torchtitan"|"tutel"', "the framework" },
-  { "steps", "{ step: integer, ms?: number, loss?: number, tokens_per_s?: number, memory_gib?: "
-    .. "number, rank?: integer, sequences?: integer }[]", "the lines" },
-  { "ms", "number?", "median time of a step after the first two" },
-  { "tokens_per_s", "number?", "median rate per device after the first two steps" },
-  { "spread", "number?", "of the times, the middle half's largest less smallest over ms" },
-  { "memory_gib", "number?", "the most memory that a line states" },
-})
 
 --- moe.from_megatron{...}: returns { model, grid, system, optimizer, ignored, predicted,
 --- measured }.

@@ -1,9 +1,9 @@
 -- Counts of choices by [step][layer][expert], as trainers and serving engines log them: JSON (a
--- list of lists, of which the outer ones may be missing, alone or in the first field of an object
--- that has such a list), CSV with the columns expert and count or tokens (and step, layer), or
--- .npy. Which rank sent a choice is not known: choices are dealt to the ranks in turn, evenly.
--- Counts that do not give every token k choices are scaled to `tokens` per rank, with the largest
--- remainders.
+-- list of lists, of which the outer ones may be missing, alone or in a field of an object, which is
+-- its only list or the only one named by load, count, token or weight), CSV with the columns expert
+-- and count or tokens (and step, layer), or .npy. Which rank sent a choice is not known: choices
+-- are dealt to the ranks in turn, evenly. Counts that do not give every token k choices are scaled
+-- to `tokens` per rank, with the largest remainders.
 local choices = require "moe.formats.choices"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
@@ -51,26 +51,29 @@ end
 local function of_json(file)
   local value = errors.call(nil, core.json_decode, file.text, file.name)
   if type(value) == "table" and #value == 0 then
-    local found
+    local lists, named = {}, {}
     for _, name in ipairs(choices.keys(value)) do
-      if depth(value[name]) > 0 then found = found or value[name] end
+      if depth(value[name]) > 0 then
+        table.insert(lists, name)
+        table.insert((name:find "load" or name:find "count" or name:find "token"
+          or name:find "weight") and named or {}, name)
+      end
     end
-    value = found
+    local name = #lists == 1 and lists[1] or #named == 1 and named[1]
+    if not name and lists[1] then
+      files.fail(file.name, "which of its lists %s has the counts? Leave one of them",
+        table.concat(lists, ", "))
+    end
+    value = value[name]
   end
   return levels(value, file.name)
-end
-
-local function fields_of(line)
-  local out = {}
-  for field in (line .. ","):gmatch "%s*(.-)%s*," do out[#out + 1] = field end
-  return out
 end
 
 -- Returns list[i] as a list without gaps of the keys of `all`, ascending.
 local function of_csv(file)
   local places, counts, layers, experts = nil, {}, {}, 0
   for line, n in files.lines(file.text) do
-    local fields = fields_of(line)
+    local fields = files.cells(line)
     if not places then
       places = {}
       for i, name in ipairs(fields) do places[name] = i end
@@ -90,14 +93,13 @@ local function of_csv(file)
       end
       local step, layer, expert = at("step", 0), at("layer", 0), at "expert"
       choices.check_expert(expert, 0, file.name, n)
-      counts[step] = counts[step] or {}
-      local of_layer = counts[step][layer] or {}
+      local of_layer = files.at(files.at(counts, step), layer)
       if of_layer[expert] then
         files.fail_at(file.name, n, "step %d, layer %d, expert %d stands twice", step, layer,
           expert)
       end
-      counts[step][layer], of_layer[expert] = of_layer, at "count"
-      layers[layer], experts = true, math.max(experts, expert + 1)
+      of_layer[expert], layers[layer] = at "count", true
+      experts = math.max(experts, expert + 1)
     end
   end
   local out = {}

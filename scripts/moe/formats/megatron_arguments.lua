@@ -127,13 +127,11 @@ local function of_script(text, name)
   return found or all
 end
 
-local function is_name(text) return text:find "^%-%-[%a]" ~= nil end
-
 -- Returns the arguments of a list of words.
 local function arguments_of(words, name)
   local out = {}
   for _, w in ipairs(words) do
-    if is_name(w.text) then
+    if w.text:find "^%-%-[%a]" then
       local key, value = w.text:match "^%-%-([^=]+)=?(.*)$"
       out[#out + 1] = { name = key, values = {}, line = w.line }
       if value ~= "" then out[#out].values[1] = value end

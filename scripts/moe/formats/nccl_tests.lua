@@ -16,6 +16,7 @@
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local files = require "moe.formats.files"
+local schema = require "moe.base.schema"
 
 local M = {}
 
@@ -98,13 +99,8 @@ end
 
 -- Begins another table: a log may hold several runs.
 function Log:begin()
-  if #self.rows > 0 then self.tables[#self.tables + 1] = self:current() end
+  if #self.rows > 0 then self.tables[#self.tables + 1] = schema.merged(self, {}) end
   self.rows, self.ended, self.kind, self.ratio = {}, false, nil, nil
-end
-
-function Log:current()
-  return { rows = self.rows, ended = self.ended, kind = self.kind, ratio = self.ratio,
-    program = self.program, ranks = self.ranks, group_of_0 = self.group_of_0, shape = self.shape }
 end
 
 function Log:line(words)

@@ -16,25 +16,21 @@ local function whole(text, first, n, signed)
   return signed and text:byte(first + n - 1) >= 128 and value - 256 ^ n or value
 end
 
--- A binary floating-point number with `mantissa` bits after the point in n bytes.
-local function float(text, first, n, mantissa)
-  local bits = little(text, first, math.min(n, 6))
-  local exponents = 2 ^ (8 * n - 1 - mantissa)
-  if n == 8 then  -- the highest two bytes apart: a double holds 53 bits
-    local high = little(text, first + 6, 2)
-    local exponent, rest = math.floor(high % 32768 / 16), high % 16 * 2 ^ 48 + bits
-    local sign = high >= 32768 and -1 or 1
-    if exponent == 2047 then return rest == 0 and sign * math.huge or 0 / 0 end
-    return sign * (exponent == 0 and rest * 2 ^ -1074 or (2 ^ 52 + rest) * 2 ^ (exponent - 1075))
-  end
-  local exponent, rest = math.floor(bits / 2 ^ mantissa) % exponents, bits % 2 ^ mantissa
-  local sign, bias = bits >= 2 ^ (8 * n - 1) and -1 or 1, exponents / 2 - 1
-  if exponent == exponents - 1 then return rest == 0 and sign * math.huge or 0 / 0 end
+-- Bits of the exponent by the number of bytes.
+local EXPONENT = { [2] = 5, [4] = 8, [8] = 11 }
+
+-- A binary floating-point number in n bytes, of which the highest two are read apart: a double
+-- holds 53 bits.
+local function float(text, first, n)
+  local high, low_bits = little(text, first + n - 2, 2), 15 - EXPONENT[n]
+  local exponent = math.floor(high % 32768 / 2 ^ low_bits)
+  local rest = high % 2 ^ low_bits * 256 ^ (n - 2) + little(text, first, n - 2)
+  local sign, mantissa = high >= 32768 and -1 or 1, 8 * (n - 2) + low_bits
+  local bias = 2 ^ (EXPONENT[n] - 1) - 1
+  if exponent == 2 * bias + 1 then return rest == 0 and sign * math.huge or 0 / 0 end
   if exponent == 0 then return sign * rest * 2 ^ (1 - bias - mantissa) end
   return sign * (2 ^ mantissa + rest) * 2 ^ (exponent - bias - mantissa)
 end
-
-local MANTISSA = { [2] = 10, [4] = 23, [8] = 52 }
 
 -- Returns the header's text, and the place behind it.
 local function header(file)
@@ -52,7 +48,7 @@ function M.lists(file)
   local kind, size = head:match "'descr':%s*'[<|=]([iuf])(%d)'"
   local shape = head:match "'shape':%s*(%b())"
   size = tonumber(size)
-  if not shape or not size or not MANTISSA[size] and size ~= 1 or kind == "f" and size == 1 then
+  if not shape or not size or not EXPONENT[size] and size ~= 1 or kind == "f" and size == 1 then
     files.fail(file.name, "its numbers are not of a type <i, <u or <f: %s", files.shown(head))
   elseif head:find "'fortran_order':%s*True" then
     files.fail(file.name, "it is in Fortran's order; save it in C's (numpy.ascontiguousarray)")
@@ -72,7 +68,7 @@ function M.lists(file)
       if axis < #lengths then
         out[i] = build(axis + 1)
       else
-        out[i] = kind == "f" and float(file.text, at, size, MANTISSA[size])
+        out[i] = kind == "f" and float(file.text, at, size)
           or whole(file.text, at, size, kind == "i")
         at = at + size
       end

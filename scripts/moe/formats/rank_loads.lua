@@ -21,16 +21,10 @@ local M = {}
 local COLUMNS = { "iter", "layer", "rank", "token_num" }
 local HIGHEST = { iter = 1e9, layer = choices.HIGHEST_LAYER, rank = 1e9, token_num = 1e9 }
 
-local function cells(line)
-  local list = {}
-  for cell in (line .. ","):gmatch "([^,]*)," do list[#list + 1] = cell end
-  return list
-end
-
 -- Returns what the first line says of the columns: names, the places of the four numbers (at), the
 -- places and values of those that `where` states, and the places of all others.
 local function columns_of(line, where, name, number)
-  local names = cells(line)
+  local names = files.cells(line)
   local c = { names = names, at = {}, where = {}, others = {}, seen = {} }
   local place = {}
   for i, column in ipairs(names) do place[column] = place[column] or i end
@@ -81,7 +75,7 @@ local function read(file, where)
     if not c then
       c = columns_of(line, where, file.name, number)
     else
-      local row, n = cells(line), {}
+      local row, n = files.cells(line), {}
       if #row ~= #c.names then
         files.fail_at(file.name, number, "has %d cells, but the first line names %d columns", #row,
           #c.names)
@@ -90,10 +84,7 @@ local function read(file, where)
         for i, column in ipairs(COLUMNS) do
           n[i] = number_of(row[c.at[i]], column, file.name, number)
         end
-        local of_step = loads[n[1]] or {}
-        loads[n[1]] = of_step
-        local of_layer = of_step[n[2]] or {}
-        of_step[n[2]] = of_layer
+        local of_layer = files.at(files.at(loads, n[1]), n[2])
         if of_layer[n[3]] then
           files.fail_at(file.name, number, "iter %d, layer %d, rank %d is there twice", n[1], n[2],
             n[3])

@@ -41,13 +41,13 @@ local function kind_of(value)
   return is == "table" and (#value > 0 and "list" or next(value) == nil and "empty") or is
 end
 
--- Whether a value is `right`, of which a list may be shorter: it repeats.
-local function same(value, right)
+--- Whether a value is `right`, of which a list may be shorter: it repeats.
+function M.same(value, right)
   if type(value) ~= "table" then return value == right end
   local list = type(right) == "table" and right or { right }
   for key, x in pairs(value) do
     local at = type(key) == "number" and #list > 0 and (key - 1) % #list + 1 or key
-    if not same(x, list[at]) then return false end
+    if not M.same(x, list[at]) then return false end
   end
   return #value > 0 or next(list) == nil or #list == 0
 end
@@ -136,13 +136,11 @@ function Config:only(allowed)
     local value, one = self.given[key], allowed[key]
     if value == nil then value = self.class.fields[key] end
     self.read[key] = true
-    if value ~= nil and value ~= core.null and not same(value, one) then
+    if value ~= nil and value ~= core.null and not M.same(value, one) then
       return ("%s = %s: only %s is built"):format(key, schema.show(value),
         one == core.null and "null" or schema.show(one))
     end
   end
 end
-
-M.same = same
 
 return M

@@ -232,15 +232,13 @@ end
 local function stands(c, row, kinds, stand_in)
   local out
   for letter, entry in pairs(row.stands or {}) do
-    local name, part = entry[1], entry[2]
+    local name, part, what = entry[1], entry[2], entry[1]:gsub("_", " ")
     if kinds:find(letter, 1, true) then
       local given = (stand_in or {})[name]
       if not given then
         return nil, ("needs %s, which does not exist here; it can be simulated with stand_in = { "
-          .. "%s = { flops = .., bytes = .. } }, per token and block"):format(name:gsub("_", " "),
-          name)
+          .. "%s = { flops = .., bytes = .. } }, per token and block"):format(what, name)
       end
-      local what = name:gsub("_", " ")
       out = merged(out or {}, { [letter] = merged(stand_ins.named(part(c)), given,
         { what = what }) })
     end
@@ -277,13 +275,10 @@ local function expert_fields(c, row)
   if k > experts then
     c:fail("%s = %d: is more than %s = %d", c:name "k", k, c:name "experts", experts)
   end
-  return { expert_ffn = expert_ffn, shared_ffn = shared, shared_gate = row.shared_gate,
-    experts = experts, k = k,
-    choice_bias = row.choice_bias, bias_on = row.bias_on,
-    router = { scores = row.scores or "softmax",
-      weight = c:says(row.renorm) and "renorm" or "prob", scale = c:of "scale",
-      groups = groups and n_group or 1, top_groups = groups and topk_group or 1,
-      group_score = groups and row.group_score or nil } }
+  return { expert_ffn = expert_ffn, shared_ffn = shared, experts = experts, k = k, router = {
+    scores = row.scores or "softmax", weight = c:says(row.renorm) and "renorm" or "prob",
+    scale = c:of "scale", groups = groups and n_group or 1, top_groups = groups and topk_group or 1,
+    group_score = groups and row.group_score or nil } }
 end
 
 -- Whether a field without a reader changes nothing: one of another model's input, or a flag that
@@ -347,6 +342,10 @@ local function other_thetas(c, all)
   end
 end
 
+-- Fields of the decoder that a row of types.lua may have.
+local OWN = { "norms", "ffn_bias", "router_bias", "rope_form", "norm_after_rope", "sinks",
+  "window_sinks", "attention_gate", "act_offset", "choice_bias", "bias_on", "shared_gate" }
+
 -- Returns the fields of a checked config, or nil and why it cannot be built; and the most tokens of
 -- a sequence, or nil.
 local function fields_of(c, row, stand_in)
@@ -377,16 +376,13 @@ local function fields_of(c, row, stand_in)
   rope.longest, rope.turning = nil, nil
   local bias = c:has "attention_bias" and "attention_bias"
   local own = { name = c.given.model_type, layers = layers, heads = heads,
-    vocab = c:need "vocab_size", hidden = c:need "hidden_size", norms = row.norms,
+    vocab = c:need "vocab_size", hidden = c:need "hidden_size",
     ffn = c:get(row.dense_ffn or "intermediate_size"), eps = c:need(row.eps or "rms_norm_eps"),
     tied = c:get "tie_word_embeddings" or false,
     qk_norm = type(row.qk_norm) == "table" and c:says(row.qk_norm) or row.qk_norm,
     qkv_bias = c:says(row.qkv_bias == nil and bias or row.qkv_bias),
-    out_bias = c:says(row.out_bias == nil and bias or row.out_bias), ffn_bias = row.ffn_bias,
-    router_bias = row.router_bias,
-    rope_form = row.rope_form, norm_after_rope = row.norm_after_rope, sinks = row.sinks,
-    window_sinks = row.window_sinks, attention_gate = row.attention_gate,
-    act_offset = row.act_offset, stand_in = parts }
+    out_bias = c:says(row.out_bias == nil and bias or row.out_bias), stand_in = parts }
+  for _, name in ipairs(OWN) do own[name] = row[name] end
   for ours, theirs in pairs(row.set or {}) do own[ours] = c:get(theirs) end
   if row.root_scale and c:get(row.root_scale) then own.embedding_scale = math.sqrt(own.hidden) end
   if c.class.fields.logits_scaling then own.logit_scale = 1 / c:need "logits_scaling" end

@@ -14,14 +14,16 @@ local function count(default, hi, doc)
   return { type = "integer", lo = 0, hi = hi, default = default, doc = doc }
 end
 
+local ROPE = { "theta", "original_seq", "beta_fast", "beta_slow", "truncate", "attention_factor",
+  "mscale", "mscale_all_dim", "low_freq_factor", "high_freq_factor" }
+
 local M = {
   name = "decoder",
   doc = "a decoder with rotary embeddings and gated experts, as most open MoE models are",
   fields = schema.merged(schema.merged(
     schema.picked(grouped, { "heads", "kv_heads", "head_dim", "out_bias", "qk_norm", "sinks",
       "norm_after_rope", "eps", "window", "residual_scale" }),
-    schema.picked(rope, { "theta", "original_seq", "beta_fast", "beta_slow", "truncate",
-      "attention_factor", "mscale", "mscale_all_dim", "low_freq_factor", "high_freq_factor" })), {
+    schema.picked(rope, ROPE)), {
     layers = { type = "integer", lo = 1, hi = 4096, required = true, doc = "number of blocks" },
     hidden = embedding.hidden,
     ffn = schema.changed({ ffn = schema.optional(form.ffn) }, { ffn = {
@@ -234,12 +236,10 @@ end
 function M.build(b, o)
   local x = b:embedding { hidden = o.hidden, positions = o.positions, scale = o.embedding_scale }
   local angles = {}
-  angles[false] = not o.positions and b:rope { rotary = o.rotary, theta = o.theta,
-    scaling = o.rope_scaling, factor = o.rope_factor, original_seq = o.original_seq,
-    beta_fast = o.beta_fast, beta_slow = o.beta_slow, truncate = o.truncate,
-    attention_factor = o.attention_factor,
-    mscale = o.mscale, mscale_all_dim = o.mscale_all_dim, low_freq_factor = o.low_freq_factor,
-    high_freq_factor = o.high_freq_factor, seg = "attn" }
+  local turns = { rotary = o.rotary, scaling = o.rope_scaling, factor = o.rope_factor,
+    seg = "attn" }
+  for _, name in ipairs(ROPE) do turns[name] = o[name] end
+  angles[false] = not o.positions and b:rope(turns)
   angles[true] = o.window_theta and not o.positions and b:rope { rotary = o.window_rotary,
     theta = o.window_theta, name = "window_rope", seg = "attn" } or angles[false]
   for i = 1, o.layers do

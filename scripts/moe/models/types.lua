@@ -30,67 +30,21 @@
 --   rotary_twice = whether the class has rotary_dim without reading it
 --   norm_plus = what is added to the weights of norms: 1 if they multiply by 1 + w
 --   longest = function(rope): the most tokens of a sequence for which the model is as built, or nil
---   tensors = the names of tensors that differ from those that most checkpoints share
 --
--- A tensor is { names =, transposed =, interleaved = }, where {i} is the block and %d the expert,
--- or its name in the block.
-local NULL = require("moe.core").null
+-- tensors.json has the names of tensors: { names =, transposed =, interleaved = }, where {i} is the
+-- block and %d the expert, or the list of names alone, or the name in the block.
+local core = require "moe.core"
 local merged = require("moe.models.config").merged
 local stand_ins = require "moe.models.stand_ins"
 
-local function block(name) return "model.layers.{i}." .. name end
+local NULL = core.null
 
-local function gated(path)
-  return { names = { block(path .. ".gate_proj.weight"), block(path .. ".up_proj.weight") } }
-end
+local function block(name) return "model.layers.{i}." .. name end
 
 local function one(name) return { names = { name } } end
 
--- The names that most checkpoints share.
-local COMMON = {
-  wte = one "model.embed_tokens.weight", ["lnf.w"] = one "model.norm.weight",
-  ["head.w"] = one "lm_head.weight",
-  ["ln1.w"] = "input_layernorm.weight",
-  ["ln2.w"] = "post_attention_layernorm.weight",
-  ["attn.sinks"] = "self_attn.sinks",
-  ["attn.gate.w"] = "self_attn.gate_proj.weight",
-  ["fc1.w"] = gated "mlp", ["fc2.w"] = "mlp.down_proj.weight",
-  ["shared.fc1.w"] = gated "mlp.shared_experts",
-  ["shared.fc2.w"] = "mlp.shared_experts.down_proj.weight",
-  ["shared.gate.w"] = "mlp.shared_expert_gate.weight",
-  ["gate.w"] = "mlp.gate.weight",
-  ["gate.bias"] = "mlp.gate.e_score_correction_bias",
-  ["ex.fc1.w"] = gated "mlp.experts.%d",
-  ["ex.fc2.w"] = "mlp.experts.%d.down_proj.weight",
-  ["mtp.enorm.w"] = "enorm.weight", ["mtp.hnorm.w"] = "hnorm.weight",
-  ["mtp.proj.w"] = "eh_proj.weight", ["mtp.norm.w"] = "shared_head.norm.weight",
-}
-for ours, theirs in pairs { ["attn.q"] = "q_proj", ["attn.k"] = "k_proj", ["attn.v"] = "v_proj",
-    ["attn.out"] = "o_proj", ["attn.q_norm"] = "q_norm", ["attn.k_norm"] = "k_norm",
-    ["attn.q_a"] = "q_a_proj", ["attn.q_a_norm"] = "q_a_layernorm", ["attn.q_b"] = "q_b_proj",
-    ["attn.kv_a"] = "kv_a_proj_with_mqa", ["attn.kv_a_norm"] = "kv_a_layernorm",
-    ["attn.kv_b"] = "kv_b_proj" } do
-  COMMON[ours .. ".w"] = "self_attn." .. theirs .. ".weight"
-  COMMON[ours .. ".b"] = "self_attn." .. theirs .. ".bias"
-end
-
-local SHARED_EXPERT = { ["shared.fc1.w"] = gated "mlp.shared_expert",
-  ["shared.fc2.w"] = "mlp.shared_expert.down_proj.weight" }
-local MERGED = { ["ex.fc1.w"] = "mlp.experts.gate_up_proj",
-  ["ex.fc2.w"] = "mlp.experts.down_proj" }
--- The experts of Mixtral and MiniMax-M2.
-local SPARSE = {
-  ["gate.w"] = "block_sparse_moe.gate.weight",
-  ["gate.bias"] = "block_sparse_moe.e_score_correction_bias",
-  ["ex.fc1.w"] = { names = { block "block_sparse_moe.experts.%d.w1.weight",
-    block "block_sparse_moe.experts.%d.w3.weight" } },
-  ["ex.fc2.w"] = "block_sparse_moe.experts.%d.w2.weight",
-}
-local GRANITE = { ["gate.w"] = "block_sparse_moe.router.layer.weight",
-  ["ex.fc1.w"] = "block_sparse_moe.input_linear.weight",
-  ["ex.fc2.w"] = "block_sparse_moe.output_linear.weight",
-  ["shared.fc1.w"] = "shared_mlp.input_linear.weight",
-  ["shared.fc2.w"] = "shared_mlp.output_linear.weight" }
+-- Model_type -> the tensors that differ from those that most checkpoints share (common).
+local NAMES = core.library_json "models/tensors.json"
 
 -- Returns a list with one of two words per block, by a list of 0 and 1.
 local function chosen(list, of_0, of_1)
@@ -118,29 +72,24 @@ local INDEXED = { s = { "sparse_attention", stand_ins.indexed } }
 local CONVOLUTION = { s = { "short_convolution", stand_ins.convolution } }
 
 local TYPES = {
-  mixtral = { renorm = true, windows = true, tensors = SPARSE },
-  qwen2_moe = { renorm = "norm_topk_prob", qkv_bias = "qkv_bias", shared_gate = true,
-    tensors = SHARED_EXPERT },
+  mixtral = { renorm = true, windows = true },
+  qwen2_moe = { renorm = "norm_topk_prob", qkv_bias = "qkv_bias", shared_gate = true },
   qwen3_moe = { renorm = "norm_topk_prob", qk_norm = "head" },
-  qwen3_vl_moe_text = { like = "qwen3_moe", renorm = true, only = { norm_topk_prob = true },
-    tensors = MERGED },
+  qwen3_vl_moe_text = { like = "qwen3_moe", renorm = true, only = { norm_topk_prob = true } },
   qwen3_omni_moe_text = { like = "qwen3_moe" },
-  qwen3_omni_moe_talker_text = { like = "qwen3_moe", shared_gate = true, tensors = SHARED_EXPERT },
+  qwen3_omni_moe_talker_text = { like = "qwen3_moe", shared_gate = true },
   mellum = { like = "qwen3_moe", kinds = SEEN, only = {} },
   olmoe = { renorm = "norm_topk_prob", qk_norm = "row" },
-  flex_olmo = { like = "olmoe", norms = "after",
-    tensors = { ["attn.post_norm.w"] = "post_attention_layernorm.weight",
-      ["ffn.post_norm.w"] = "post_feedforward_layernorm.weight" } },
+  flex_olmo = { like = "olmoe", norms = "after" },
   deepseek_v2 = { latent = true, group_score = "max",
     only = merged(DEEPSEEK, { scoring_func = "softmax", norm_topk_prob = false }) },
   deepseek_v3 = { latent = true, scores = "sigmoid", choice_bias = true, group_score = "top2",
     renorm = "norm_topk_prob", only = NOAUX },
   kimi_k2 = { like = "deepseek_v3", class = "deepseek_v3" },
-  axk1 = { like = "deepseek_v3", norms = "experts", also = { first_k_dense_replace = 1 },
-    tensors = { ["ffn.post_norm.w"] = "post_mlp_layernorm.weight" } },
+  axk1 = { like = "deepseek_v3", norms = "experts", also = { first_k_dense_replace = 1 } },
   sarvam_mla = { like = "deepseek_v3" },
   mistral4 = { latent = true, group_score = "top2", renorm = "norm_topk_prob", only = DEEPSEEK,
-    whole_head = true, tensors = MERGED,
+    whole_head = true,
     -- q is scaled by 1 + beta log(1 + floor(position / original_max_position_embeddings))
     longest = function(rope)
       return (rope.llama_4_scaling_beta or 0) ~= 0 and rope.original_max_position_embeddings or nil
@@ -149,18 +98,14 @@ local TYPES = {
     out_bias = false, only = { scoring_func = "sigmoid", topk_method = "noaux_tc" } },
   glm4_moe_lite = { like = "deepseek_v3", also = { first_k_dense_replace = 1 },
     only = merged(NOAUX, { first_k_dense_replace = 1 }) },
-  glm4v_moe_text = { like = "glm4_moe", qk_norm = "none", tensors = MERGED },
+  glm4v_moe_text = { like = "glm4_moe", qk_norm = "none" },
   sarvam_moe = { like = "glm4_moe" },
   solar_open = { like = "glm4_moe", qk_norm = "none", only = { first_k_dense_replace = 0 } },
   dots1 = { like = "glm4_moe", out_bias = "attention_bias", qk_norm = "head", kinds = SEEN,
     only = { scoring_func = "noaux_tc", moe_layer_freq = 1 } },
   hy_v3 = { like = "glm4_moe", out_bias = "attention_bias", qk_norm = "head", renorm = true,
-    also = { first_k_dense_replace = 1 }, only = { first_k_dense_replace = 1 },
-    tensors = { ["gate.w"] = "mlp.router.gate.weight", ["gate.bias"] = "mlp.expert_bias",
-      ["shared.fc1.w"] = gated "mlp.shared_mlp",
-      ["shared.fc2.w"] = "mlp.shared_mlp.down_proj.weight" } },
-  exaone_moe = { like = "deepseek_v3", latent = false, qk_norm = "head", kinds = NOPE, only = {},
-    tensors = { ["gate.bias"] = "mlp.e_score_correction_bias" } },
+    also = { first_k_dense_replace = 1 }, only = { first_k_dense_replace = 1 } },
+  exaone_moe = { like = "deepseek_v3", latent = false, qk_norm = "head", kinds = NOPE, only = {} },
   mimo_v2_flash = { like = "deepseek_v3", latent = false, kinds = SEEN, out_bias = false,
     sinks = true, window_sinks = true,
     set = { value_dim = "v_head_dim", value_scale = "attention_value_scale" },
@@ -185,37 +130,20 @@ local TYPES = {
         "sliding_window_size", "attention_chunk_size", "swa_rope_theta", "rope_theta",
         "partial_rotary_factor" } do t[key] = nil end
     end,
-    window_kv_heads = 2,
-    tensors = { ["attn.sinks"] = "self_attn.attention_sink_bias" } },
+    window_kv_heads = 2 },
   ernie4_5_moe = { choice_bias = true, renorm = true, qkv_bias = "use_bias", out_bias = "use_bias",
-    rope_form = "interleaved", only = { use_bias = false, moe_norm_min = 1e-12 },
-    tensors = { ["gate.bias"] = "mlp.moe_statics.e_score_correction_bias" } },
+    rope_form = "interleaved", only = { use_bias = false, moe_norm_min = 1e-12 } },
   afmoe = { scores = "sigmoid", choice_bias = true, renorm = true, qk_norm = "head", kinds = NOPE,
-    norms = "both", attention_gate = true, root_scale = "mup_enabled",
-    tensors = { ["gate.w"] = "mlp.router.gate.weight", ["gate.bias"] = "mlp.expert_bias",
-      ["ln2.w"] = "pre_mlp_layernorm.weight", ["ffn.post_norm.w"] = "post_mlp_layernorm.weight",
-      ["attn.post_norm.w"] = "post_attention_layernorm.weight" } },
+    norms = "both", attention_gate = true, root_scale = "mup_enabled" },
   flint = { scores = "sigmoid", renorm = "norm_topk_prob", qk_norm = "head", kinds = NOPE,
-    sinks = true,
-    tensors = merged(SHARED_EXPERT, { ["attn.sinks"] = "self_attn.softmax_offset" }) },
-  aria_text = { renorm = true, tensors = { ["gate.w"] = "mlp.router.weight",
-    ["ex.fc1.w"] = { names = { block "mlp.experts.fc1.weight" }, transposed = true },
-    ["ex.fc2.w"] = { names = { block "mlp.experts.fc2.weight" }, transposed = true } } },
+    sinks = true },
+  aria_text = { renorm = true },
   gpt_oss = { renorm = true, sinks = true, kinds = SEEN, router_bias = true, ffn_bias = true,
-    act_offset = 1, set = { act_limit = "swiglu_limit", act_alpha = "swiglu_alpha" },
-    tensors = { ["gate.w"] = "mlp.router.weight", ["gate.b"] = "mlp.router.bias",
-      ["ex.fc1.w"] = { names = { block "mlp.experts.gate_up_proj" }, transposed = true,
-        interleaved = true },
-      ["ex.fc1.b"] = { names = { block "mlp.experts.gate_up_proj_bias" }, interleaved = true },
-      ["ex.fc2.w"] = { names = { block "mlp.experts.down_proj" }, transposed = true },
-      ["ex.fc2.b"] = "mlp.experts.down_proj_bias" } },
-  granitemoe = { renorm = true, tensors = GRANITE, set = { embedding_scale = "embedding_multiplier",
+    act_offset = 1, set = { act_limit = "swiglu_limit", act_alpha = "swiglu_alpha" } },
+  granitemoe = { renorm = true, set = { embedding_scale = "embedding_multiplier",
     residual_scale = "residual_multiplier", attention_scale = "attention_multiplier" } },
   granitemoeshared = { like = "granitemoe" },
-  granitemoe_swa = { like = "granitemoe", kinds = SEEN, sinks = true,
-    tensors = { ["gate.w"] = "block_sparse_moe.router.weight",
-      ["ex.fc1.w"] = "block_sparse_moe.experts.gate_up_proj",
-      ["ex.fc2.w"] = "block_sparse_moe.experts.down_proj" } },
+  granitemoe_swa = { like = "granitemoe", kinds = SEEN, sinks = true },
   hunyuan_v1_moe = { renorm = true, qk_norm = "head", norm_after_rope = true,
     shared_of = "intermediate_size",
     also = { moe_intermediate_size = NULL, num_shared_expert = 1 },
@@ -223,13 +151,9 @@ local TYPES = {
       use_rotary_pos_emb = true, norm_topk_prob = true, moe_layer_num_skipped = 0 },
     hub = function(t)
       t.head_dim, t.attention_head_dim = t.head_dim or t.attention_head_dim, nil
-    end,
-    tensors = { ["attn.q_norm.w"] = "self_attn.query_layernorm.weight",
-      ["attn.k_norm.w"] = "self_attn.key_layernorm.weight", ["gate.w"] = "mlp.gate.wg.weight",
-      ["shared.fc1.w"] = gated "mlp.shared_mlp",
-      ["shared.fc2.w"] = "mlp.shared_mlp.down_proj.weight" } },
+    end },
   minimax_m2 = { scores = "sigmoid", choice_bias = true, renorm = true, qk_norm = "row",
-    also = { rotary_dim = NULL }, tensors = SPARSE,
+    also = { rotary_dim = NULL },
     only = { use_qk_norm = true, scoring_func = "sigmoid", qk_norm_type = "per_layer",
       use_routing_bias = true, attn_type_list = 1, shared_intermediate_size = 0,
       layernorm_full_attention_beta = 1, layernorm_linear_attention_beta = 1,
@@ -240,13 +164,9 @@ local TYPES = {
     only = { n_shared_experts = 1 },
     reads = { "index_n_heads", "index_head_dim", "index_block_size", "index_topk_blocks",
       "index_local_blocks" },
-    set = { act_limit = "swiglu_limit", act_alpha = "swiglu_alpha" },
-    tensors = merged(MERGED, { ["fc1.w"] = "mlp.gate_up_proj.weight",
-      ["shared.fc1.w"] = "mlp.shared_experts.gate_up_proj.weight" }) },
+    set = { act_limit = "swiglu_limit", act_alpha = "swiglu_alpha" } },
   kolibri1 = { scores = "sigmoid", choice_bias = true, bias_on = "logits",
-    renorm = "norm_topk_prob", qk_norm = "head", norms = "both", kinds = NOPE,
-    tensors = { ["attn.post_norm.w"] = "post_attn_norm.weight",
-      ["ffn.post_norm.w"] = "post_ffn_norm.weight", ["gate.bias"] = "moe.router.expert_bias" } },
+    renorm = "norm_topk_prob", qk_norm = "head", norms = "both", kinds = NOPE },
   unlimited_ocr_text = { like = "deepseek_v2", latent = false, head_of_width = true,
     kinds = { reference_sliding_attention = "f", full_attention = "f" },
     reads = { "sliding_window" }, also = { first_k_dense_replace = 1 }, only = {} },
@@ -367,12 +287,10 @@ local TYPES = {
 }
 
 -- Returns the row with the entries of those that it is like.
-local function complete(row)
-  if not row.like then return row end
-  local base = complete(TYPES[row.like])
-  local out = merged(base, row)
-  out.tensors = merged(base.tensors or {}, row.tensors or {})
-  return out
+local function complete(name)
+  local row = TYPES[name]
+  local base = row.like and complete(row.like) or { tensors = NAMES.common }
+  return merged(base, row, { tensors = merged(base.tensors, NAMES[name] or {}) })
 end
 
 -- Returns where else the tensor that stands at `place` is: experts of a layer in one tensor or each
@@ -397,11 +315,11 @@ end
 
 local rows = {}
 for name, row in pairs(TYPES) do
-  rows[name] = complete(row)
+  rows[name] = complete(name)
   rows[name].class = row.class or name
-  rows[name].tensors = merged(COMMON, rows[name].tensors or {})
   for ours, place in pairs(rows[name].tensors) do
     if type(place) == "string" then place = { names = { block(place) } } end
+    if place[1] then place = { names = place } end
     local norm = ours:find "norm%.w$" or ours:find "^ln"
     rows[name].tensors[ours] = merged(place, { others = elsewhere(ours, place),
       plus = norm and rows[name].norm_plus or nil })

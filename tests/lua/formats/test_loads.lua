@@ -29,7 +29,7 @@ end
 test("counts are read alike from JSON, CSV and npy", function()
   local right = { { { 1, 2, 0 }, { 4, 0, 5 } } }
   equal(reads "[[[1,2,0],[4,0,5]]]", right, "three levels")
-  equal(reads '{"name":"x","loads":[[1,2,0],[4,0,5]]}', right, "in an object")
+  equal(reads '{"name":"x","loads":[[1,2,0],[4,0,5]],"a":[0]}', right, "in an object")
   equal(reads "layer,expert,tokens\n3,0,1\n3,1,2\n7,0,4\n7,2,5\n", right, "csv")
   equal(reads(npy("<i2", "2, 3", "\1\0\2\0\0\0\4\0\0\0\5\0")), right, "i2")
   equal(reads(npy("|u1", "2, 3", "\1\2\0\4\0\5")), right, "u1")
@@ -41,6 +41,7 @@ end)
 
 test("what is no table of counts is refused by its place", function()
   for text, why in pairs {
+    ['{"loads":[1],"counts":[1]}'] = "which of its lists counts, loads has the counts?",
     ["[]"] = "it has no list of counts", ['{"a":1}'] = "it has no list of counts",
     ["[[1,2],[3]]"] = "step 1, layer 2: it has another number of experts than the first, 2",
     ["[1,-2]"] = "step 1, layer 1: a count is -2", ["[[1],2]"] = "layer 2",
@@ -128,6 +129,8 @@ test("a map of EPLB comes back as it was, with its reverse", function()
     local got = read(from)
     assert(type(got) == "string" and got:find(why, 1, true), from .. ": " .. tostring(got))
   end
+  local _, uneven = pcall(moe.eplb.policy, map)
+  assert(uneven.message:find("12 experts do not divide evenly over 8 devices", 1, true))
   -- Issue 8 of EPLB: both copies of an expert on one device.
   local twice = read "[[0,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14]]"
   local ok, why = pcall(moe.eplb.policy, twice)

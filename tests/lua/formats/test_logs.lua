@@ -84,6 +84,8 @@ test("a run of Megatron-LM becomes a model, a grid and a system", function()
   assert(stages.system.pipeline.options.chunks == 2)
   local t = run "--tensor-model-parallel-size 2 --context-parallel-size 2 --sequence-parallel"
   assert(t.grid.etp == 2 and t.grid.cp_comm == "p2p")
+  local less = run "--recompute-granularity selective --recompute-modules moe_act layernorm"
+  assert(less.predicted.memory_gib < run().predicted.memory_gib)
   t = run "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1 --sequence-parallel"
   assert(t.grid.tp == 2 and t.grid.micro_batches == 4)
   -- GPT's form: LayerNorm, GELU, learned positions; no dispatcher named is the all-gather.
@@ -97,7 +99,7 @@ end)
 
 test("an argument that is not built, not known or damaged is named", function()
   for more, part in pairs {
-    ["--context-parallel-size 2 --cp-comm-type a2a"] = "cp-comm-type: a2a is not built",
+    ["--context-parallel-size 2 --cp-comm-type a2a"] = "cp-comm-type: 'a2a' is not built",
     ["--tensor-model-parallel-size 2"] = "2 without sequence-",
     ["--num-layer 3"] = "did you mean 'num-layers'?",
     ["--num-layers x"] = "num-layers: 'x' is not allowed; give a number",
@@ -110,10 +112,17 @@ test("an argument that is not built, not known or damaged is named", function()
     ["--moe-layer-freq junk"] = "moe-layer-freq: 'junk' is not a number or a list",
     ["--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend uccl"] = "'uccl' is not built",
     ["--position-embedding-type none"] = "'none' is not built",
-    ["--moe-token-dispatcher-type mine"] = "moe-token-dispatcher-type: 'mine' is not known",
+    ["--moe-token-dispatcher-type mine"] = "'mine' is not built; give one of: alltoall,",
     ["--mtp-num-layers 0.5"] = "mtp-num-layers: '0.5' is not allowed; give a whole number from 0",
     ["--recompute-granularity full --recompute-num-layers 2"] = "recompute-num-layers: only full",
     ["--global-batch-size 24"] = "global-batch-size: 24 is no multiple",
+    ["--recompute-granularity selective --recompute-modules mlp"] = "'mlp' is not built; only",
+    ["--recompute-granularity selective --recompute-modules moe_act --moe-layer-freq 2"] =
+      "moe_act beside dense layers is not built",
+    ["--moe-pad-expert-input-to-capacity"] = "'true': only false is built",
+    ["--qk-layernorm flase"] = "qk-layernorm: 'flase' is not allowed; give true or false",
+    ["--use-tp-pp-dp-mapping"] = "another order of ranks is not built",
+    ["--data-parallel-sharding-strategy optim"] = "FSDP is not built",
     ["--fp8-format hybrid"] = "fp8-format: products in fp8 here is not built",
     ["--optimizer muon"] = "optimizer: 'muon' is not built",
     ["--data-path 'x"] = "a quote (') is not closed",
@@ -137,6 +146,8 @@ test("logs of steps are read, and damaged ones refused at their line", function(
   assert(log.ms == 102 and log.memory_gib == 2 and #log.steps == 4 and log.steps[1].loss == 2.4)
   has(of_text((ITERATIONS:gsub("104.0", "x")), step_log.read), "file:5: elapsed time per iteration")
   has(of_text((ITERATIONS:gsub("elapsed.*", "")), step_log.read), "file:1: 'elapsed time")
+  has(of_text((ITERATIONS:gsub("104.0 .*", "10")), step_log.read), "was it cut off?")
+  has(of_text(ITERATIONS .. ITERATIONS, step_log.read), "file:6: step 1 comes after step 4")
   has(of_text("nothing\n", step_log.read), "it has no line of a step")
   has(of_text(ITERATIONS .. "STEP-1: loss = 1, step_time = 0.5 sec\n", step_log.read),
     "a line of tutel in a log of megatron")
@@ -193,6 +204,24 @@ test("a profile is added up by lanes and kinds, and refused where nothing is kno
   assert(p.exposed_ms == 0.5 and p.idle_ms == 0.5 and p.kinds.gemm.count == 2)
   assert(p.others.mine.ms == 0.5 and p.lanes["9"].communication)
   assert(profile(events, { { "mine", "attention" } }).kinds.attention.ms == 0.5)
+  -- Idle from 1500 to 2000: the host launched the next kernel at 1800, 200 us before it began.
+  events[3].args = { correlation = 5, device = 0 }
+  events[6] = { ph = "X", cat = "cuda_runtime", ts = 1800, dur = 5, args = { correlation = 5 } }
+  events[7] = { ph = "X", cat = "user_annotation", name = "ProfilerStep#3", ts = 0, dur = 4000 }
+  events[2].args = { dtype = "BFloat16", ["In msg nelems"] = 512, ["Group size"] = 8 }
+  p = profile(events)
+  assert(p.idle.host == 0.3 and p.idle.launched == 0.2 and p.idle.unknown == 0)
+  assert(p.no_idle_ms == 3 and p.all_hidden_ms == 3 and p.steps[1].step == 3)
+  assert(core.json_encode(p.collectives) == '{"all_reduce":{"ranks":8,"rows":[[1024,1000]]}}')
+  local plan = { spans = function() return {
+    { kind = "linear_dw", begin_ms = 1, end_ms = 4.5 }, { kind = "all_reduce", begin_ms = 0,
+    end_ms = 1 } } end }
+  local laid = of_text(core.json_encode { traceEvents = events }, moe.profile, { plan = plan })
+  assert(core.json_encode(laid.beside[1]) == '{"kind":"gemm","ms":2,"plan_ms":3.5}')
+  assert(laid.beside[#laid.beside].kind == "all_reduce")
+  events[1].args = { device = 1 }
+  has(profile(events), "event 3 ran on device 0, others on 1; give the profile of one GPU")
+  has(profile { kernel("gemm", 7, 0, -1) }, "event 1 has no name, ts and dur from 0")
   has(profile { events[1], events[4] }, "no collective is recognised")
   has(profile { events[2], events[4] }, "no GEMM is recognised; give rules = { { 'part of a name'")
   has(profile {}, "it has no kernels of a GPU")
