@@ -44,8 +44,8 @@ void peel(const std::vector<std::vector<OpId>>& before, const std::vector<std::v
   std::vector<OpId> ready;
   for (size_t i = 0; i < open.size(); ++i) {
     if (!open[i]) continue;
-    waiting[i] = static_cast<size_t>(std::count_if(
-        before[i].begin(), before[i].end(), [&open](OpId op) { return open[op.index()]; }));
+    waiting[i] = static_cast<size_t>(std::count_if(before[i].begin(), before[i].end(),
+                                                   [&open](OpId op) { return open[op.index()]; }));
     if (waiting[i] == 0) ready.emplace_back(static_cast<int64_t>(i));
   }
   while (!ready.empty()) {
@@ -67,8 +67,8 @@ std::vector<bool> ops_on_cycles(const Dependencies& deps) {
 }
 
 /// Returns the shortest cycle among those through one of the first ops that are on a cycle; their
-/// number limits the time, since each op takes a search of the graph (`explain` tries many schedules
-/// that are illegal).
+/// number limits the time, since each op takes a search of the graph, and `explain` tries many
+/// illegal schedules.
 std::vector<OpId> shortest_cycle(const Graph& graph, const Dependencies& deps) {
   constexpr size_t kVisits = 1 << 17;
   const size_t sources = std::clamp<size_t>(kVisits / graph.num_ops(), 1, 256);

@@ -311,7 +311,9 @@ function Plan:run(executor, t)
   local plan = target.plan_of(spec, self.candidate, at)
   errors.stop_in "check"
   local result = train.good(train.started("running", plan, options, spec.ranks, at), at)
-  function result.explain(of, step) return explain.of(plan, errors.here(), of, step, of.pipeline) end
+  function result.explain(of, step)
+    return explain.of(plan, errors.here(), of, step, of.pipeline)
+  end
   function result.spans(of, fields)
     local here = errors.here()
     local asked = schema.check(M.SPANS, fields or {}, "spans", here)
