@@ -402,10 +402,9 @@ function M.from_megatron(t)
   m.model = model_of(a, t)
   m.system = system_of(a, pp, m.model.layers)
   check_rest(a, m.ignored)
-  local made = plan.plan { model = m.model, cluster = t.cluster, grid = m.grid, system = m.system,
-    optimizer = m.optimizer }
-  m.predicted = { ms = made:simulate().iteration_ms,
-    memory_gib = made:memory().peak_bytes / 2 ^ 30 }
+  local sim = plan.plan { model = m.model, cluster = t.cluster, grid = m.grid, system = m.system,
+    optimizer = m.optimizer, detail = m.grid.pp > 1 and "turns" or nil }:simulate()
+  m.predicted = { ms = sim.iteration_ms, memory_gib = sim.peak_bytes and sim.peak_bytes / 2 ^ 30 }
   if t.log then
     local log = step_log.read(t.log, "megatron")
     m.measured = { ms = log.ms, spread = log.spread, memory_gib = log.memory_gib }
@@ -419,7 +418,7 @@ schema.record("megatron run", "m", "a run of Megatron-LM, from moe.from_megatron
   { "system", "moe.System", "dispatcher, schedule, recomputation and sharding of states" },
   { "optimizer", "moe.Optimizer", "the optimizer" },
   { "ignored", "string[]", "arguments without effect on the step as it is planned here" },
-  { "predicted", "{ ms: number, memory_gib: number }", "the simulated step and the planned "
+  { "predicted", "{ ms: number, memory_gib: number? }", "the simulated step and the planned "
     .. "memory of the fullest device" },
   { "measured", "{ ms: number, spread: number, memory_gib?: number }?", "of the log: the median "
     .. "iteration after two, the spread of the middle half over it, the most memory allocated" },

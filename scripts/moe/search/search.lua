@@ -31,8 +31,9 @@ M.FIELDS = {
   optimizer = target.OPTIMIZER_FIELD,
   grid = grid_lib.FIELD,
   techniques = { type = "any", default = "all", as = '"all"|string[]',
-    doc = 'the techniques that mixes may have: "all", or a list of names of passes and of fields '
-      .. "of a system; prophet_split is prophet with split = true: "
+    doc = 'the techniques that mixes may have: "all" (without placements where the model has no '
+      .. "routing, since none is made then), or a list of names of passes and of fields of a "
+      .. "system; prophet_split is prophet with split = true: "
       .. table.concat(space_lib.TECHNIQUES, ", ") },
   with = { type = "list", of = { type = "pass" }, default = {},
     doc = "policies of the recipe, or passes with options of their own that no listed technique "
@@ -470,6 +471,9 @@ M.search = schema.taking(M.FIELDS, "moe.search", function(c, at)
   check_grids(c, at)
   c.at = at
   if #c.pipelines == 0 then techniques.hide_a2a = nil end
+  if c.techniques == "all" and not c.model.routing then
+    space_lib.leave_placements_out(techniques, c.options)
+  end
   local space = space_lib.new(techniques, c.options, c.with, c)
   if space.size == 1 then
     errors.user("moe.search.techniques: the list is empty; give at least one technique, or `with`",

@@ -103,6 +103,17 @@ function M.passes_of(techniques)
   return of
 end
 
+--- Takes the placements out of a set of techniques, but for those that `options` names.
+function M.leave_placements_out(techniques, options)
+  for _, dimension in ipairs(DIMENSIONS) do
+    for i = 2, dimension[1] == "placement" and #dimension or 1 do
+      local named = false
+      for pass in pairs(dimension[i].passes) do named = named or options[pass] ~= nil end
+      if not named then techniques[dimension[i][1]] = nil end
+    end
+  end
+end
+
 M.TECHNIQUES = {}
 for _, dimension in ipairs(DIMENSIONS) do
   for i = 2, #dimension do M.TECHNIQUES[#M.TECHNIQUES + 1] = dimension[i][1] end

@@ -251,8 +251,13 @@ function M.mark(found, spec, plan)
   local of = { peak_bytes = found.peak_bytes, no_room = found.no_room,
     memory_bytes = spec.cluster.device.memory_bytes }
   if memory.misfit(of) then
-    of.peak_parts = plan:info().peak_parts
+    local info = plan:info()
+    of.peak_parts = info.peak_parts
     found.oom, found.misfit = true, memory.misfit(of)
+    if info.padded_rows ~= "" then
+      found.misfit = ("%s (experts %s a slot for every token, as the model has no capacity; "
+        .. "irregular_a2a and used_rows avoid it)"):format(found.misfit, info.padded_rows)
+    end
   end
   return found
 end
