@@ -27,7 +27,7 @@ local declared = schema.declared "cluster"
 M.PLAIN_LINK = declared.nic.type
 M.LINK = schema.changed(M.PLAIN_LINK, {
   peak_bytes_per_s = rate "data-sheet bytes per second, one way", efficiency = share() })
--- Bytes per second of a link; less is a rate in another unit.
+-- Bytes per second of a link of a built-in cluster; less is a rate in another unit.
 local LEAST_RATE = 1e6
 M.DTYPES = dtypes.DTYPES
 --- Rates of matrix products by element type. One number in their place is the rate of the type that
@@ -210,7 +210,7 @@ local function resolve(t, path, at, ends, own)
   end
   for _, name in ipairs { "intra", "nic" } do
     if c[name] then achieve(c[name], "bytes_per_s", path .. "." .. name, at) end
-    if c[name] and c[name].bytes_per_s < LEAST_RATE then
+    if own and c[name] and c[name].bytes_per_s < LEAST_RATE then
       errors.user(("%s.%s.bytes_per_s: %g is not allowed; give at least %g bytes per second (400 "
         .. "Gb/s are 50e9)"):format(path, name, c[name].bytes_per_s, LEAST_RATE), at)
     end
