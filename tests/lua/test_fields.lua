@@ -295,13 +295,14 @@ test("an assumed constant's value is used and the constant is recorded by its pa
   local w = expect.runs([[
 local moe = require "moe"
 local c = moe.cluster.p4de { nodes = 2,
-  nic = { bytes_per_s = moe.assumed { value = 3, lo = 2, hi = 4, why = "a guess" } } }
+  nic = { bytes_per_s = moe.assumed { value = 3e9, lo = 2e9, hi = 4e9,
+    why = "a guess" } } }
 C = c
 ]])
   local c = w.globals.C
-  expect.equal(c.nic.bytes_per_s, 3)
+  expect.equal(c.nic.bytes_per_s, 3e9)
   expect.equal(c.assumed["cluster.p4de.nic.bytes_per_s"],
-    { name = "cluster.nic.bytes_per_s", value = 3, lo = 2, hi = 4, why = "a guess" })
+    { name = "cluster.nic.bytes_per_s", value = 3e9, lo = 2e9, hi = 4e9, why = "a guess" })
   assert(c.assumed["cluster.p4de.device.gemm_efficiency"])
 end)
 

@@ -336,6 +336,7 @@ local function modules_of(a, layers)
     end
   end
   a.read[name] = true
+  table.sort(parts, function(x, y) return x == "norms" and y ~= "norms" end)
   return table.concat(parts, "+")
 end
 

@@ -33,7 +33,8 @@ end)
 test("an assumed constant may say its source, which results have", function()
   local w = expect.runs [[
 local moe = require "moe"
-C = moe.cluster.p4de { nodes = 2, nic = { bytes_per_s = moe.assumed { value = 3, lo = 2, hi = 4,
+C = moe.cluster.p4de { nodes = 2, nic = { bytes_per_s = moe.assumed { value = 3e9, lo = 2e9,
+  hi = 4e9,
   why = "a guess", source = "none: made up" } } }]]
   expect.equal(w.globals.C.assumed["cluster.p4de.nic.bytes_per_s"].source, "none: made up")
   expect.fails('local moe = require "moe"\nmoe.constants "lancett"', 2, "Did you mean 'lancet'?")
