@@ -5,6 +5,7 @@ local moe = require "moe"
 local nccl_tests = require "moe.formats.nccl_tests"
 local step_log = require "moe.formats.step_log"
 local test = require "test"
+local world = require "world"
 
 -- Calls read("file") while the file has this text; returns its result or the message of its error.
 local function of_text(text, read, how)
@@ -60,6 +61,7 @@ local LINE = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --num-expe
   .. "--use-distributed-optimizer --overlap-grad-reduce --vocab-size 100 --save x"
 
 local function run(more, log)
+  world.on_engine()  -- whatever ran before
   return moe.from_megatron { arguments = LINE .. " " .. (more or ""),
     cluster = moe.cluster.h100 { nodes = 2 }, log = log }
 end
