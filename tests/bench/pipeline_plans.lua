@@ -39,7 +39,7 @@ for i, case in ipairs(CASES) do
     info = plan:info()
     plan_ms[n], sim_ms[n] = info.plan_ms, plan.sim.sim_ms
   end
-  rows[i + 1] = { case[1], info.num_ops, ("%.0f"):format(moe.values(plan_ms):quantile(0.5)),
-    ("%.0f"):format(moe.values(sim_ms):quantile(0.5)) }
+  rows[i + 1] = { case[1], info.num_ops, ("%.0f"):format(moe.values(plan_ms):median()),
+    ("%.0f"):format(moe.values(sim_ms):median()) }
 end
 print(moe.table(rows))

@@ -63,5 +63,5 @@ end
 local sorted = moe.values(errors)
 print("\n" .. moe.table(rows))
 print(("error: median %.1f%%, largest %.1f%%; %d of %d pairs in order"):format(
-  sorted:quantile(0.5), sorted:quantile(1), right, resolved))
+  sorted:median(), sorted:quantile(1), right, resolved))
 os.exit(0)
