@@ -255,7 +255,7 @@ function M.mark(found, spec, plan)
     of.peak_parts = info.peak_parts
     found.oom, found.misfit = true, memory.misfit(of)
     if info.padded_rows ~= "" then
-      found.misfit = ("%s (experts %s a slot for every token, as the model has no capacity; "
+      found.misfit = ("%s (ranks %s a slot for every token, as the model has no capacity; "
         .. "irregular_a2a and used_rows avoid it)"):format(found.misfit, info.padded_rows)
     end
   end
