@@ -136,6 +136,14 @@ test("a system with the name of a known one and other passes is said to be so", 
     .. "this name has: irregular_a2a, used_rows, partition, dw_schedule\n", 1, true), w.output)
 end)
 
+test("software that is simulated without its stack is said to be so", function()
+  local text = expect.HEAD .. [[return moe.experiment { name = "x", model = m,
+    cluster = moe.cluster.p4de { nodes = 2 %s }, systems = { moe.system "megatron" {} } }]]
+  local line = "System megatron has no stack: one kernel per op and no host time are counted"
+  assert(expect.runs(text:format "").output:find(line, 1, true))
+  assert(not expect.runs(text:format ", stack = 'megatron'").output:find(line, 1, true))
+end)
+
 test("links have no effect beside measured times of collectives in a node, and say so", function()
   local text = [[local moe = require "moe"
 C = moe.cluster.h100 { nodes = %s }]]

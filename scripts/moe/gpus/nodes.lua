@@ -24,14 +24,16 @@ M.NIC_SHARE = assumed { value = 0.8, lo = 0.6, hi = 0.95,
     .. "found to reach 0.89 to 0.92 (recipes/collectives.lua)" }
 
 -- One row per GPU. From NVIDIA's data sheets (dense rates; per GPU): flops = in matrix products, by
--- element type, all but f32 by tensor cores; vector = fp32, memory = bytes/s, memory_bytes,
--- nvlink = bytes/s one way. Shares of these peaks, as {value,
--- lo, hi}, from the measured times: gemm_share = median over bf16 GEMMs of 1,024 rows or more
--- (at best 0.96, 0.97, 0.95, 0.92, 0.87 in the order of the rows); memory_share = median over GEMMs
--- of up to 8 rows with 0.6 GB of weights or more, which only read their weights (at best 0.87,
--- 0.92, 0.89, 0.89, 0.93); nvlink_share = NCCL's all-to-all of `nvlink_gpus` GPUs. From Hopper on
--- the NVSwitch adds (in_switch); all_reduce_us = measured time of a small all-reduce of one node
--- beyond the 4 us of its hops. GB300 has no file of its own: GB200's stands in (op_times).
+-- element type, all but f32 by tensor cores; vector = fp32, memory = bytes/s,
+-- nvlink = bytes/s one way. memory_gib is what programs can allocate in all, as PyTorch's messages
+-- about a lack of memory state it; the name on the box counts otherwise ("80 GB": 79.11 GiB).
+-- Shares of these peaks, as {value, lo, hi}, from the measured times: gemm_share = median over bf16
+-- GEMMs of 1,024 rows or more (at best 0.96, 0.97, 0.95, 0.92, 0.87 in the order of the rows);
+-- memory_share = median over GEMMs of up to 8 rows with 0.6 GB of weights or more, which only read
+-- their weights (at best 0.87, 0.92, 0.89, 0.89, 0.93); nvlink_share = NCCL's all-to-all of
+-- `nvlink_gpus` GPUs. From Hopper on the NVSwitch adds (in_switch); all_reduce_us = measured time
+-- of a small all-reduce of one node beyond the 4 us of its hops. GB300 has no file of its own:
+-- GB200's stands in (op_times).
 local HOPPER = { f32 = 67e12, tf32 = 494.7e12, bf16 = 989e12, f16 = 989e12, fp8 = 1979e12 }
 -- Times of products inside a step over those alone, measured in both ways on `on`: the median, the
 -- 10th and the 90th percentile. Blackwell: 514 GEMMs (scripts/import_simumax.py). Hopper: 87 GEMMs
@@ -45,41 +47,41 @@ local HOPPER_STEP = { 1.13, 1.00, 1.31, on = "H200",
 local GPUS = {
   a100 = { name = "A100 SXM", gemm_share = { 0.68, 0.5, 0.85 }, vector = 19.5e12,
     flops = { f32 = 19.5e12, tf32 = 156e12, bf16 = 312e12, f16 = 312e12 },
-    memory = 2.039e12, memory_share = { 0.81, 0.7, 0.88 }, memory_bytes = 80e9,
+    memory = 2.039e12, memory_share = { 0.81, 0.7, 0.88 }, memory_gib = 79.15,
     nvlink = 300e9, nvlink_share = { 0.68, 0.6, 0.8 }, nvlink_gpus = 8 },
   h100 = { name = "H100 SXM", flops = HOPPER, gemm_share = { 0.69, 0.5, 0.85 }, vector = 67e12,
     step_ratio = HOPPER_STEP,
-    memory = 3.35e12, memory_share = { 0.89, 0.75, 0.93 }, memory_bytes = 80e9,
+    memory = 3.35e12, memory_share = { 0.89, 0.75, 0.93 }, memory_gib = 79.11,
     nvlink = 450e9, nvlink_share = { 0.71, 0.6, 0.8 }, nvlink_gpus = 8, in_switch = true,
     all_reduce_us = 11.6 },
   h200 = { name = "H200 SXM", flops = HOPPER, gemm_share = { 0.70, 0.5, 0.85 }, vector = 67e12,
     step_times = "h200_step", step_ratio = HOPPER_STEP,  -- of fp8
-    memory = 4.8e12, memory_share = { 0.85, 0.75, 0.9 }, memory_bytes = 141e9,
+    memory = 4.8e12, memory_share = { 0.85, 0.75, 0.9 }, memory_gib = 139.8,
     nvlink = 450e9, nvlink_share = { 0.71, 0.6, 0.8 }, nvlink_gpus = 8, in_switch = true,
     all_reduce_us = 12.8 },
   b200 = { name = "B200", gemm_share = { 0.60, 0.45, 0.85 }, vector = 75e12,
     flops = { f32 = 75e12, tf32 = 1125e12, bf16 = 2250e12, f16 = 2250e12, fp8 = 4500e12 },
     step_times = "b200_step", step_ratio = BLACKWELL_STEP,  -- of fp8
-    memory = 8e12, memory_share = { 0.82, 0.7, 0.9 }, memory_bytes = 180e9,
+    memory = 8e12, memory_share = { 0.82, 0.7, 0.9 }, memory_gib = 178.35,
     nvlink = 900e9, nvlink_share = { 0.63, 0.5, 0.75 }, nvlink_gpus = 8, in_switch = true,
     all_reduce_us = 21.2 },
   gb200 = { name = "GB200", gemm_share = { 0.52, 0.4, 0.85 }, vector = 80e12,
     flops = { f32 = 80e12, tf32 = 1250e12, bf16 = 2500e12, f16 = 2500e12, fp8 = 5000e12 },
     step_ratio = BLACKWELL_STEP,
-    memory = 8e12, memory_share = { 0.84, 0.7, 0.93 }, memory_bytes = 186e9,
+    memory = 8e12, memory_share = { 0.84, 0.7, 0.93 }, memory_gib = 184.31,
     nvlink = 900e9, nvlink_share = { 0.56, 0.45, 0.75 }, nvlink_gpus = 4, in_switch = true,
     all_reduce_us = 11.9 },
   -- Data sheets of HGX B300 and of GB300 NVL72: dense bf16 as their forerunners, 288 GB.
   b300 = { name = "B300", gemm_share = { 0.60, 0.45, 0.85 }, vector = 75e12,
     flops = { f32 = 75e12, tf32 = 1125e12, bf16 = 2250e12, f16 = 2250e12, fp8 = 4500e12 },
     step_ratio = BLACKWELL_STEP,
-    memory = 8e12, memory_share = { 0.82, 0.7, 0.9 }, memory_bytes = 288e9,
+    memory = 8e12, memory_share = { 0.82, 0.7, 0.9 }, memory_gib = 267.69,
     nvlink = 900e9, nvlink_share = { 0.63, 0.5, 0.75 }, nvlink_gpus = 8, in_switch = true,
     all_reduce_us = 21.2 },
   gb300 = { name = "GB300", op_times = "gb200", gemm_share = { 0.52, 0.4, 0.85 }, vector = 80e12,
     flops = { f32 = 80e12, tf32 = 1250e12, bf16 = 2500e12, f16 = 2500e12, fp8 = 5000e12 },
     step_ratio = BLACKWELL_STEP,
-    memory = 8e12, memory_share = { 0.84, 0.7, 0.93 }, memory_bytes = 288e9,
+    memory = 8e12, memory_share = { 0.84, 0.7, 0.93 }, memory_gib = 276.5,
     nvlink = 900e9, nvlink_share = { 0.56, 0.45, 0.75 }, nvlink_gpus = 4, in_switch = true,
     all_reduce_us = 11.9 },
 }
@@ -110,7 +112,7 @@ local function device(name, gpu)
     step_ratio = gpu.step_ratio and share(gpu.step_ratio,
       "products inside a step take longer than alone, as measured on " .. gpu.step_ratio.on,
       gpu.step_ratio.source),
-    memory_bytes = gpu.memory_bytes,
+    memory_bytes = gpu.memory_gib * 2 ^ 30,
   }
 end
 

@@ -28,6 +28,15 @@ local function other_passes(run)
     run.system, text(own), text(known))
 end
 
+-- Returns a line on the run's system if it is software whose kernels and host time are not counted.
+local function no_stack(run)
+  local stack = system_lib.software(run.system)
+  if not stack or run.stack or run.executor ~= "simulate" then return end
+  return ("System %s has no stack: one kernel per op and no host time are counted, so steps are "
+    .. "shorter than that software's; stack = '%s' in the cluster or the system counts "
+    .. "both"):format(run.system, stack)
+end
+
 local function append_padded(lines, runs)
   local kinds = {}
   for _, run in ipairs(runs) do
@@ -46,14 +55,16 @@ local function append_padded(lines, runs)
 end
 
 --- Returns lines on padded rows, then one line for each system with other passes than the known
---- system of its name, and one for each stage without effect of each system: the reason from the
---- first run where the stage had no effect, and the number of these runs, unless they are all.
+--- system of its name and for software without its stack, and one for each stage without effect of
+--- each system: the reason from the first run where the stage had no effect, and the number of
+--- these runs, unless they are all.
 function M.lines(runs)
   local all, total, lines, said = {}, {}, {}, {}
   append_padded(lines, runs)
   for _, run in ipairs(runs) do
-    local line = other_passes(run)
-    if line and not said[line] then lines[#lines + 1], said[line] = line, true end
+    for _, line in ipairs { other_passes(run) or no_stack(run), no_stack(run) } do
+      if not said[line] then lines[#lines + 1], said[line] = line, true end
+    end
     total[run.system] = (total[run.system] or 0) + 1
     for _, e in ipairs(by_stage(run)) do
       all[#all + 1] = { system = run.system, stage = e.stage, text = e.text }

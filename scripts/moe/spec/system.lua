@@ -98,7 +98,7 @@ M.known = {
   megatron = { doc = "Megatron-LM's: only real rows are sent and computed, all-to-alls block "
       .. "compute; experts apply the routing weights; states are sharded, gradients "
       .. "reduce-scattered in buckets under the backward",
-    all_reduce = MEGATRON, passes = { P.irregular_a2a {}, P.used_rows {}, P.weights_at_experts {},
+    software = "megatron", all_reduce = MEGATRON, passes = { P.irregular_a2a {}, P.used_rows {}, P.weights_at_experts {},
       P.zero {}, P.blocking_a2a {} } },
   plain = { doc = "no pass: padded all-to-alls, and gradients are all-reduced after the backward",
     all_reduce = AFTER, passes = {} },
@@ -309,6 +309,10 @@ function M.pass_names(name)
   for i, pass in ipairs(known.passes) do names[i] = choice.first(pass).name end
   return names
 end
+
+--- Returns the stack of the software that a known system is named after; nil where its name is that
+--- of a technique.
+function M.software(name) return M.known[name] and M.known[name].software end
 
 --- Returns the known system of this name, whose errors are raised at `at`.
 function M.named(name, at) return make(name, {}, at) end
