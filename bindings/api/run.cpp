@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <optional>
+#include <set>
 
 #include "bindings/host/field_json.h"
 #include "bindings/host/files.h"
@@ -336,13 +336,24 @@ struct FinishedTurns {
   std::vector<TurnsResult> results;  // of `runs`
 };
 
-/// The rehearsal of the first run, if it has one, and how many steps of it run beside the others.
-std::optional<RehearsalRun> rehearsal_beside(const std::vector<PreparedRun>& runs) {
-  const std::shared_ptr<Rehearsal>& rehearsal = runs.at(0).handle.rehearsal;
-  if (rehearsal == nullptr) return std::nullopt;
+/// A rehearsal, and its run beside those that it was made for.
+struct BesideRuns {
+  std::shared_ptr<Rehearsal> rehearsal;
+  RehearsalRun run;
+};
+
+/// The rehearsals of the runs, which systems of one schedule share, each once.
+std::vector<BesideRuns> rehearsals_beside(const std::vector<PreparedRun>& runs) {
   int64_t steps = 0;
   for (const PreparedRun& run : runs) steps = std::max(steps, run.options.steps);
-  return rehearsal->beside(std::min(steps, kMostStepsBeside));
+  std::vector<BesideRuns> beside;
+  for (const PreparedRun& run : runs) {
+    const std::shared_ptr<Rehearsal>& own = run.handle.rehearsal;
+    const auto is_own = [&own](const BesideRuns& b) { return b.rehearsal == own; };
+    if (own == nullptr || std::any_of(beside.begin(), beside.end(), is_own)) continue;
+    beside.push_back({own, own->beside(std::min(steps, kMostStepsBeside))});
+  }
+  return beside;
 }
 
 }  // namespace
@@ -408,13 +419,17 @@ int run_plans_in_turns(lua_State* L) {
     in_turns.push_back(
         {runs.back().handle.plan.get(), runs.back().executor(), runs.back().options});
   }
-  const std::optional<RehearsalRun> beside = rehearsal_beside(runs);
-  if (beside) in_turns.push_back({beside->plan.get(), runs[0].executor(), beside->options});
+  const std::vector<BesideRuns> beside = rehearsals_beside(runs);
+  for (const BesideRuns& b : beside)
+    in_turns.push_back({b.run.plan.get(), runs[0].executor(), b.run.options});
   std::vector<TurnsResult> results = run_in_turns(std::move(in_turns), steps);
-  // If the rehearsal was interrupted after its first step, nothing is known.
-  if (beside && !results.back().error && results.back().run.result.timelines.size() > 1) {
-    const SpeedBeside speed = runs[0].handle.rehearsal->speed(results.back().run.result);
+  for (size_t i = 0; i < beside.size(); ++i) {
+    const TurnsResult& turns = results[runs.size() + i];
+    // If the rehearsal was interrupted after its first step, nothing is known.
+    if (turns.error || turns.run.result.timelines.size() < 2) continue;
+    const SpeedBeside speed = beside[i].rehearsal->speed(turns.run.result);
     for (PreparedRun& run : runs) {
+      if (run.handle.rehearsal != beside[i].rehearsal) continue;
       run.out["beside"] = {
           {"slower", speed.slower}, {"steps", speed.steps}, {"compute_share", speed.compute_share}};
     }
@@ -438,11 +453,13 @@ int too_large_together(lua_State* L) {
     return static_cast<double>(plan.memory.peak_bytes()) * static_cast<double>(plan.num_ranks());
   };
   double needed = 0;
+  std::set<const Rehearsal*> rehearsals;
   for (size_t i = 1; i <= lua_objlen(L, 1); ++i) {
     lua_rawgeti(L, 1, static_cast<int>(i));
     const PlanHandle& handle = check_plan(L, lua_gettop(L));
     needed += bytes_of(*handle.plan);
-    if (i == 1 && handle.rehearsal) needed += bytes_of(*handle.rehearsal->beside(1).plan);
+    if (handle.rehearsal && rehearsals.insert(handle.rehearsal.get()).second)
+      needed += bytes_of(*handle.rehearsal->beside(1).plan);
   }
   const AvailableMemory available = available_memory();
   if (needed <= static_cast<double>(available.bytes)) return 0;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -109,8 +110,8 @@ class Rehearsal {
   /// in_step_beside(). Requires: more than one step.
   SpeedBeside speed(const RunResult& beside);
   /// The factors in the last run beside(): those of a machine that runs other programs in turns,
-  /// at its speed at that time.
-  const InStep& in_step_beside() const { return beside_; }
+  /// at its speed at that time. Throws std::bad_optional_access before speed().
+  const InStep& in_step_beside() const { return beside_.value(); }
 
  private:
   double least_disturbed(const RehearsalOptions& options);
@@ -119,7 +120,8 @@ class Rehearsal {
   const RehearsalOptions options_;
   Nanoseconds began_ = 0;  // 0: not executed yet
   StepSamples samples_;
-  InStep in_step_, beside_;
+  InStep in_step_;
+  std::optional<InStep> beside_;
   std::shared_ptr<const RoutingModel> routing_;
 };
 

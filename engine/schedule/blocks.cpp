@@ -145,11 +145,14 @@ SharedPlaces places_in_turn(const Lifetimes& lifetimes, const Blocks& blocks) {
   std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
     return serial[blocks.list[a].start.index()] < serial[blocks.list[b].start.index()];
   });
-  // By tensor and size: the last block of each place.
+  // By tensor, whatever its layer, and size: the last block of each place.
   std::map<std::tuple<std::string_view, std::string_view, Bytes>, std::vector<uint32_t>> known;
   for (const uint32_t b : order) {
     const Block& block = blocks.list[b];
-    const auto [before, behind] = name_around(lifetimes.graph.tensor(first[b]).name);
+    auto [before, behind] = name_around(lifetimes.graph.tensor(first[b]).name);
+    if (lifetimes.graph.op(lifetimes.uses.producer[first[b].index()]).layer >= 0) {
+      before.remove_prefix(before.find('.') + 1);
+    }
     std::vector<uint32_t>& lasts = known[{before, behind, block.bytes}];
     const std::span<const int32_t> clock = lifetimes.hb.clock(block.start);
     const auto free = std::find_if(lasts.begin(), lasts.end(), [&](uint32_t last) {

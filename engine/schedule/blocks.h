@@ -48,7 +48,8 @@ struct SharedPlaces {
 /// micro-batches run one after the other.
 SharedPlaces shared_places(const Lifetimes& lifetimes, const Blocks& blocks);
 /// Returns places for micro-batches in any order: a block gets that of one of the same tensor in
-/// another micro-batch which, in every timing, is free when the block is written.
+/// another micro-batch or layer which, in every timing, is free when the block is written. Layers
+/// share places, since the chunks of a pipeline rank hold most micro-batches at different times.
 SharedPlaces places_in_turn(const Lifetimes& lifetimes, const Blocks& blocks);
 
 /// The first and the last op, as indices in the serial order, that need a block.

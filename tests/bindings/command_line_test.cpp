@@ -278,6 +278,26 @@ assert(math.abs(p.error - (p.steady_ms / p.same_routing_ms - 1)) < 1e-9)
   CHECK_THAT(o.text, Contains("for equal speed and for the routing of the runs"));
 }
 
+TEST_CASE("systems of different schedules are each compared at the speed of their own rehearsal") {
+  const Folder folder;
+  const Outcome o = run_text(folder, R"(local moe = require 'moe'
+local function system(name) return moe.system(name) { moe.pass.serial {}, moe.pipeline[name] {} } end
+local R = moe.run(moe.experiment { name = "x", systems = { system "gpipe", system "interleaved" },
+  model = moe.model.gpt2_moe { vocab = 256, layers = 4, hidden = 64, heads = 4, seq = 64,
+    batch_per_device = 4, experts = 2, gate = "switch", capacity_factor = 1.25 },
+  grid = moe.grid { pp = 2, micro_batches = 4 },
+  run = { { "cpu", ranks = 2, steps = 4, rehearse = 3,
+    link = { bytes_per_s = 1e8, latency_us = 20 } } } })
+for _, run in ipairs(R.runs) do
+  local p = run.prediction
+  local as_expected = p.slower * p.iteration_ms  -- half of it where the ops' own times are taken
+  assert(p.same_speed_ms > 0.7 * as_expected, run.system .. ": " .. p.same_speed_ms .. " " .. as_expected)
+end
+)");
+  INFO(o.text);
+  CHECK(o.status == 0);
+}
+
 TEST_CASE("a plan says which share of a workload's choices its capacity drops") {
   CHECK(message_of("local moe = require 'moe'\n" + kRareSecond + R"(
 local model = moe.model.gpt2_moe { vocab = 256, layers = 4, hidden = 32, heads = 4, seq = 32,

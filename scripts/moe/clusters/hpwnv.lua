@@ -27,7 +27,7 @@ return function(assumed, gpus)
         why = "achieved share of the peak for elementwise kernels",
         source = "none: a guess; NVIDIA's A100 and H100 reach 0.81 to 0.89 (gpus/nodes.lua)" },
       launch_us = gpus.LAUNCH_US,
-      memory_bytes = 23.69 * 2 ^ 30,  -- as PyTorch states it of a 3090
+      memory_bytes = math.floor(23.69 * 2 ^ 30),  -- as PyTorch states it of a 3090
     },
     stack = "eager_2021",
     -- PCI Express 3.0 x16: 15.75 GB/s one way (PCI-SIG).

@@ -28,7 +28,7 @@ return function(assumed, gpus)
         why = "share of the peak that A100's GEMMs reach that only read their weights",
         source = "gpus/a100.times" },
       launch_us = gpus.LAUNCH_US,
-      memory_bytes = 39.39 * 2 ^ 30,  -- as PyTorch states it of an A100 of 40 GB
+      memory_bytes = math.floor(39.39 * 2 ^ 30),  -- as PyTorch states it of an A100 of 40 GB
     },
     stack = "eager_2021",
     -- The all-to-alls of the paper's table 1 are hardly faster on one node than on four (5.4 and

@@ -8,6 +8,6 @@ return function(assumed, gpus)
   -- neither bf16 nor TF32.
   device.peak_gemm_flops_per_s = { f32 = 13.4e12, f16 = 53.8e12 }
   device.vector_flops_per_s, device.peak_memory_bytes_per_s = 13.4e12, 616e9
-  device.memory_bytes = 10.76 * 2 ^ 30  -- as PyTorch states it of a 2080 Ti
+  device.memory_bytes = math.floor(10.76 * 2 ^ 30)  -- as PyTorch states it of a 2080 Ti
   return cluster
 end

@@ -37,7 +37,7 @@ return function(assumed, gpus, nodes)
         why = "measured shares: elementwise kernels 0.83 to 0.86, softmax 0.60, LayerNorm 0.53",
         source = "NeuSight's rows of V100 (scripts/import_neusight.py)" },
       launch_us = gpus.LAUNCH_US,
-      memory_bytes = 31.75 * 2 ^ 30,  -- as PyTorch states it of a V100 of 32 GB
+      memory_bytes = math.floor(31.75 * 2 ^ 30),  -- as PyTorch states it of a V100 of 32 GB
     },
     -- NVLink 2: 300 GB/s per GPU, both directions together (data sheet).
     intra = { bytes_per_s = 150e9, latency_us = 1 },

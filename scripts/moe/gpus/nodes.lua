@@ -112,7 +112,7 @@ local function device(name, gpu)
     step_ratio = gpu.step_ratio and share(gpu.step_ratio,
       "products inside a step take longer than alone, as measured on " .. gpu.step_ratio.on,
       gpu.step_ratio.source),
-    memory_bytes = gpu.memory_gib * 2 ^ 30,
+    memory_bytes = math.floor(gpu.memory_gib * 2 ^ 30),
   }
 end
 
