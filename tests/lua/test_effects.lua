@@ -138,7 +138,7 @@ end)
 
 test("software that is simulated without its stack is said to be so", function()
   local text = expect.HEAD .. [[return moe.experiment { name = "x", model = m,
-    cluster = moe.cluster.p4de { nodes = 2 %s }, systems = { moe.system "megatron" {} } }]]
+    cluster = moe.cluster.a100 { nodes = 2 %s }, systems = { moe.system "megatron" {} } }]]
   local line = "System megatron has no stack: one kernel per op and no host time are counted"
   assert(expect.runs(text:format "").output:find(line, 1, true))
   assert(not expect.runs(text:format ", stack = 'megatron'").output:find(line, 1, true))
