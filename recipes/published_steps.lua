@@ -3,7 +3,8 @@
 -- plans and simulates every row whose model it knows, as the row says, and prints the predicted
 -- step, its parts and, where the file has it, the measured step beside; then which rows could not
 -- be said, and why.
---   moebench run --read FOLDER recipes/published_steps.lua [--set only=TEXT]
+--   moebench run --trust --read FOLDER recipes/published_steps.lua [--set only=TEXT]
+-- (plans of 32 pipeline ranks are larger than the 512 MiB of a recipe that is not trusted).
 -- FOLDER has one or both of FILES, each { "rows": [ { id, model, hardware, gpus, precision, seq,
 -- mbs, ga or gbs, tp, pp, vp, cp, ep, dispatcher, overlap, recompute, class, needs, measured_ms } ]
 -- }; mbs is the sequences of a micro-batch, ga the micro-batches of a step, vp the chunks of layers

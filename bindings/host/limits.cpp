@@ -99,7 +99,7 @@ Failure Limits::out_of_memory() const {
             ""};
   }
   return {"user",
-          fmt::format("{} more than {} MiB of memory, the most that is allowed",
+          fmt::format("{} more than {} MiB of memory, the most that is allowed without --trust",
                       of_rank_ ? "the Lua states of the ranks use together" : "the recipe uses",
                       memory_cap_ >> 21),
           ""};
