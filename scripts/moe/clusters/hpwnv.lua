@@ -7,7 +7,7 @@ return function(assumed, gpus)
     sources = {
       devices_per_node = "Pro-Prophet, section VI", nics_per_node = "Pro-Prophet, section VI",
       nic = "Pro-Prophet, section VI: InfiniBand of 100 Gb/s",
-      device = "NVIDIA's data sheet",
+      device = "NVIDIA's data sheet; memory: PyTorch",
       intra = "PCI-SIG: PCI Express 3.0 x16",
       stack = "none: eager PyTorch, as in Lina's recipes",
       ["intra.latency_us"] = "none: a guess", ["nic.latency_us"] = "none: a guess",

@@ -9,7 +9,7 @@ return function(assumed, gpus)
     sources = {
       devices_per_node = "Lina, section 7.1", nics_per_node = "Lina, section 7.1",
       nic = "Lina, section 7.1: InfiniBand of 100 Gb/s",
-      device = "NVIDIA's data sheet of A100",
+      device = "NVIDIA's data sheet of A100; memory: PyTorch",
       stack = "Lina's baseline is DeepSpeed, with PyTorch of its time",
       ["intra.latency_us"] = "none: a guess", ["nic.latency_us"] = "none: a guess",
     },

@@ -11,7 +11,7 @@ return function(assumed, gpus, nodes)
     sources = {
       devices_per_node = "Lancet, section 7", nics_per_node = "Lancet, section 7",
       nic = "Lancet, section 7: one NIC of 100 Gb/s",
-      device = "NVIDIA's data sheet of V100 SXM2",
+      device = "NVIDIA's data sheet of V100 SXM2; memory: PyTorch",
       ["device.op_times"] = "NeuSight (ASPLOS 2025), measured on V100 PCIe",
       stack = "Lancet: it is built into RAF",
       intra = "NVIDIA's data sheet of V100 SXM2: NVLink 2",

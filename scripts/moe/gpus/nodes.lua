@@ -140,7 +140,7 @@ function M.of(name, fields)
     all_reduce_base_us = gpu.all_reduce_us,
     in_switch = gpu.in_switch,
     sources = {
-      device = "NVIDIA's data sheet",
+      device = "NVIDIA's data sheet; memory: PyTorch",
       ["device.op_times"] = "NVIDIA's AIConfigurator, the names in the head of the .times",
       collective_times = "NVIDIA's AIConfigurator, the names in the head of the .times",
       intra = "NVIDIA's data sheet: NVLink", ["intra.latency_us"] = "none: a guess",

@@ -93,7 +93,7 @@ test("what does not fit comes from the host, and goes there, once per step", fun
   local w = expect.runs(HEAD .. [[P = moe.lina.packing { model = model {}, cluster = cluster,
   host_bytes_per_s = 1e9 }]], nil, "run", function(w)
     made_up(w)
-    w.peak_bytes = function() return 41e9 end
+    w.peak_bytes = function() return math.floor(39.39 * 2 ^ 30) + 1e9 end
   end)
   expect.equal({ w.globals.P.offload_bytes, w.globals.P.offload_ms }, { 1e9, 2000 })
 end)

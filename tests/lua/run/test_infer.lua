@@ -125,7 +125,7 @@ S = { fits.oom == nil, r.oom, r.misfit, r.peak_bytes }
     setup(w, core)
     w.peak_bytes = function() return (w.globals.LARGE and 2 ^ 10 or 1) * 2 ^ 30 end
   end)
-  local why = "1024.0 GiB do not fit in 74.5 GiB: parameters 1024.0 GiB"
+  local why = "1024.0 GiB do not fit in 79.1 GiB: parameters 1024.0 GiB"
   expect.equal(w.globals.S, { true, true, why, 2 ^ 40 })
   expect.equal(w.warned, { "moe.infer: OOM: " .. why })
 end)
