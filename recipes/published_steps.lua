@@ -6,20 +6,22 @@
 --   moebench run --trust --read FOLDER recipes/published_steps.lua [--set only=TEXT]
 -- (plans of 32 pipeline ranks are larger than the 512 MiB of a recipe that is not trusted).
 -- FOLDER has one or both of FILES, each { "rows": [ { id, model, hardware, gpus, precision, seq,
--- mbs, ga or gbs, tp, pp, vp, cp, ep, dispatcher, overlap, recompute, class, needs, measured_ms } ]
--- }; mbs is the sequences of a micro-batch, ga the micro-batches of a step, vp the chunks of layers
--- of a pipeline rank. only: rows whose id or class has this text.
+-- mbs, ga or gbs, tp, pp, vp, cp, ep, layers, pp_layout, dispatcher, overlap, recompute, class,
+-- needs, measured_ms } ] }; mbs is the sequences of a micro-batch, ga the micro-batches of a step,
+-- vp the chunks of layers of a pipeline rank, layers the number of blocks where it is not the
+-- model's. only: rows whose id or class has this text.
 -- Steps of more than 8 micro-batches are composed of turns (detail = "turns"). Kernels and host are
 -- those of the stack `megatron`, numbers Megatron's. A dispatcher that a row does not state is
 -- NCCL's all-to-all; recomputed modules that it does not state are the first of FITTING with which
--- the step fits, if any does. What a row states and is not
--- simulated stands in the column `not simulated`. No constant is fitted to a row.
+-- the step fits, if any does; where exchanges run under another micro-batch's compute on pipeline
+-- ranks and vp is not stated, it is 2, the fewest that Megatron-LM takes. What a row states and is
+-- not simulated stands in the column `not simulated`. No constant is fitted to a row.
 local moe = require "moe"
 
 local FILES = { "inputs.json", "shared_rows.json" }
 -- GPUs by a part of the row's text, first match; with NVIDIA's dense bf16 peaks, for MFU.
 local GPUS = { { "GB300", "gb300", 2500 }, { "GB200", "gb200", 2500 }, { "B300", "b300", 2250 },
-  { "B200", "b200", 2250 }, { "H100", "h100", 989 } }
+  { "B200", "b200", 2250 }, { "H100", "h100", 989 }, { "H800", "h800", 989 } }
 local CUT = { layers = 4, dense_layers = 1 }
 -- DeepSeek-V2's config.json, cut as V3 is.
 local V2 = { layers = 4, dense_layers = 1, hidden = 5120, heads = 128, q_rank = 1536, kv_rank = 512,
@@ -35,10 +37,13 @@ local MODELS = {
 }
 -- What a row may need (its field `needs`) that plans here do not have.
 local MISSING = { FSDP = true, ["CUDA graphs"] = true, ["ladder (needs all)"] = true }
--- What may be recomputed, from little to all; and of what Megatron's modules consist here.
+-- What may be recomputed, from little to all; what Megatron's modules are here (false: they cannot
+-- be recomputed); and texts that state no modules.
 local FITTING = { "norms+activations", "norms+experts", "blocks" }
-local RECOMPUTE = { full = "blocks", ["layernorm, moe"] = "norms+experts", moe = "experts",
-  selective = "attention", ["recipe default"] = nil }
+local MODULES = { full = "blocks", layernorm = "norms", norm = "norms", RMSNorm = "norms",
+  act = "activations", moe_act = "activations", moe = "experts", selective = "attention",
+  mlp = false, up_proj = false, mla_up_proj = false, ["MLA up-projection"] = false }
+local UNSTATED, NONE = { ["recipe default"] = true }, { off = true, none = true }
 -- Rows that are left out: other work than even routing without drops, or numbers without a rate.
 local LEFT_OUT = { "natural routing", "token drop", "other architecture", "AMD", "layout missing" }
 
@@ -60,11 +65,40 @@ local function types_of(row)
   return row.id:find "^mbridge" and "megatron_bf16_reduce_bf16" or "megatron_bf16"
 end
 
+-- Returns the pass of the modules that a row recomputes, nil for none, whether it states them, and
+-- those that are not simulated.
+local function recomputed(row)
+  local parts, others = {}, {}
+  if not row.recompute or UNSTATED[row.recompute] then return nil, false, others end
+  for word in (NONE[row.recompute] and "" or row.recompute):gmatch "[^,]+" do
+    word = word:match "^%s*(.-)%s*$"
+    local part = MODULES[word]
+    if part == nil then error(("recompute '%s' is not known"):format(word), 0) end
+    local into = part and parts or others
+    into[#into + 1] = part or word .. " recomputed"
+  end
+  table.sort(parts, function(a, b) return a == "norms" and b ~= "norms" end)
+  return parts[1] and table.concat(parts, "+") or nil, true, others
+end
+
+-- Returns whether a row's exchanges run under the compute of another micro-batch.
+local function hides(row)
+  local text = row.overlap or ""
+  return text == "on" or text == "DualPipe" or has(text, "EP overlap") or has(text, "A2A overlap")
+end
+
+-- Returns the chunks of layers of a pipeline rank, and what is to be said of them.
+local function chunks_of(row)
+  local dual = row.overlap == "DualPipe"
+  if row.vp or dual or (row.pp or 1) == 1 or not hides(row) then return row.vp or 1 end
+  return 2, "vp is not stated: 2"
+end
+
 local function stages_of(row, pp)
-  local stages, hidden = {}, has(row.overlap, "EP overlap") or row.overlap == "on"
+  local stages, hidden = {}, hides(row)
   local by = row.dispatcher or table.concat(row.needs or {}, ","):match "%f[%a]HybridEP%f[^%a]"
   if has(by, "DeepEP") then
-    stages[1] = moe.dispatcher.deepep_v1 { wire = "bf16" }
+    stages[1] = moe.dispatcher.deepep_v1 { wire = has(by, "FP8 dispatch") and "fp8" or "bf16" }
   elseif has(by, "HybridEP") then
     stages[1] = moe.dispatcher.hybridep { wire = "bf16" }
   end
@@ -72,10 +106,12 @@ local function stages_of(row, pp)
     -- The passes of the system `megatron`, whose exchanges otherwise block compute.
     for _, pass in ipairs { moe.pass.irregular_a2a {}, moe.pass.used_rows {},
         moe.pass.weights_at_experts {}, moe.pass.zero {}, moe.pass.hide_a2a { search = false,
-          delay_dw = has(row.overlap, "delay_wgrad") } } do
+          delay_dw = has(row.overlap, "delay_wgrad") or has(row.overlap, ", delayed wgrad")
+            and not has(row.overlap, "wgrad off") } } do
       stages[#stages + 1] = pass
     end
-    stages[#stages + 1] = moe.pipeline.combined_1f1b { chunks = pp > 1 and row.vp or 1 }
+    stages[#stages + 1] = pp > 1 and row.overlap == "DualPipe" and moe.pipeline.dualpipe {}
+      or moe.pipeline.combined_1f1b { chunks = pp > 1 and chunks_of(row) or 1 }
   elseif pp > 1 and (row.vp or 1) > 1 then
     stages[#stages + 1] = moe.pipeline.interleaved { chunks = row.vp }
   elseif pp > 1 then
@@ -88,7 +124,8 @@ end
 -- that makes them equal (Megatron's account_for_embedding_in_pipeline_split and .._loss_..), else
 -- the last ones get fewer. mtp: whether there is an MTP layer, in the last one.
 local function layout_of(row, blocks, mtp)
-  local stages = (row.pp or 1) * (row.vp or 1)
+  if row.pp_layout then return row.pp_layout:match "^%S+" end
+  local stages = (row.pp or 1) * chunks_of(row)
   if stages == 1 or blocks % stages == 0 then return nil end
   local counted = (blocks + 2) % stages == 0
   local each, left, cells = math.ceil((blocks + (counted and 2 or 0)) / stages), blocks, {}
@@ -103,7 +140,7 @@ end
 local function plan_of(row, gpu, micro_batches, recompute, part)
   local name, fields = unpack(MODELS[row.model])
   local all = moe.merged({ seq = row.seq, batch_per_device = row.mbs, capacity = "none",
-    dtypes = types_of(row), rows_bound = 1 }, fields or {})  -- every rank gets as many rows
+    dtypes = types_of(row), layers = row.layers, rows_bound = 1 }, fields or {})
   for _, need in ipairs(row.needs or {}) do
     if need == "MTP" then all.mtp_layers = 1 end
   end
@@ -183,9 +220,12 @@ local function predict(row)
   for _, need in ipairs(row.needs or {}) do
     if MISSING[need] then missing[#missing + 1] = need end
   end
-  local recompute = RECOMPUTE[row.recompute]
+  local recompute, stated, others = recomputed(row)
+  for _, other in ipairs(others) do missing[#missing + 1] = other end
+  missing[#missing + 1] = select(2, chunks_of(row))
+  if has(row.overlap, "offloading") then missing[#missing + 1] = "offloading" end
   local sim, ms = step_of(row, gpu, ga, recompute)
-  for _, more in ipairs(recompute and {} or FITTING) do
+  for _, more in ipairs(stated and {} or FITTING) do
     if sim.oom then
       recompute = more
       sim, ms = step_of(row, gpu, ga, recompute)
