@@ -256,8 +256,8 @@ Command::Command() {
   CLI::App* const built_in = app.add_subcommand("list", "list what is built in");
   built_in->add_option(
       "kind", kind,
-      "gates, passes, placements, executors, clusters, stacks, metrics, models, ops, systems, "
-      "workloads, claims, stubs");
+      "what to list, for example passes or clusters; default: all; another name is answered with "
+      "those that there are");
   CLI::App* const topics =
       app.add_subcommand("doc", "fields, methods and functions of recipes, topic by topic");
   topics->add_option(

@@ -12,9 +12,10 @@ namespace {
 
 constexpr int64_t kMaxIndex = int64_t{1} << 31;  // most choices: index maps are i32
 
-void check_range(const char* field, int64_t value, int64_t lo, int64_t hi) {
+void check_range(const char* field, int64_t value, int64_t lo, int64_t hi, const char* of_hi) {
   if (value < lo || value > hi) {
-    throw user_error("model.{} = {}, allowed: {} to {}", field, value, lo, hi);
+    throw user_error("model.{} = {}, allowed: {} to {}, the number of {}", field, value, lo, hi,
+                     of_hi);
   }
 }
 
@@ -75,8 +76,8 @@ int64_t Model::moe_layer(int64_t block) const {
 
 void check(const ModelSpec& model, int64_t num_ranks) {
   check_fields(model, "model");
-  check_range("k", model.k, 1, model.experts);
-  check_range("ep", model.ep, 0, num_ranks);
+  check_range("k", model.k, 1, model.experts, "experts");
+  check_range("ep", model.ep, 0, num_ranks, "ranks");
   if (num_ranks < 1 || num_ranks % model.etp != 0) {
     throw user_error("model.etp = {}, allowed: a divisor of the {} ranks", model.etp, num_ranks);
   }

@@ -1,6 +1,7 @@
 -- `moebench doc [topic]`: prints the docs of fields, methods and functions for a terminal of 100
 -- columns. The content is from moe.topics and moe.list, not from here.
 local aligned = require "moe.base.aligned"
+local constants = require "moe.spec.constants"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local list = require "moe.list"
@@ -86,6 +87,16 @@ local function mentioned(t)
   return schema.keys_of(names)
 end
 
+-- Appends the numbers of a built-in cluster of one node, with bands and sources.
+local function numbers_text(lines, cluster)
+  for i, row in ipairs(constants.of_cluster(cluster)) do
+    if i == 1 then lines[#lines + 1] = "  numbers, of one node (SI units; bytes_per_s are one way):" end
+    local band = row.lo and (", %.6g to %.6g"):format(row.lo, row.hi) or ""
+    lines[#lines + 1] = "    " .. wrapped(("%s: %s%s (%s)"):format(row.name, row.value, band,
+      row.source or row.why or "no source"), WIDTH - 6, "      ")
+  end
+end
+
 local function topic_text(t)
   local head = t.call and call_text(t) or t.class and ("%s (%s)"):format(t.as or t.name, t.class)
     or t.name
@@ -97,6 +108,7 @@ local function topic_text(t)
   if t.call and t.call.example then
     lines[#lines + 1] = "  example:\n    " .. t.call.example:gsub("\n", "\n    ")
   end
+  numbers_text(lines, t.name:match "^cluster%.(.*)$")
   for _, line in ipairs(t.name == "optimizer" and number_bytes.all() or {}) do
     lines[#lines + 1] = "  " .. line
   end

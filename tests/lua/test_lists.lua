@@ -29,6 +29,14 @@ test("every kind is listed, alone or with the others", function()
   assert(list("clusters"):find("p4de +AWS p4de.24xlarge"), list("clusters"))
 end)
 
+test("the topic of a built-in cluster has its numbers, with sources", function()
+  for name in list("clusters"):gmatch "\n  (%S+)" do
+    local text = doc("cluster." .. name)
+    assert(name == "custom" or text:find "memory_bytes" and text:find "nic" and not
+      text:find "no source", text)
+  end
+end)
+
 test("a known system says which passes it is made of, with their options", function()
   local all = list "systems"
   for _, part in ipairs { "lancet_dw            lancet without its pipelines\n",

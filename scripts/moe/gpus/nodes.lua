@@ -144,7 +144,9 @@ function M.of(name, fields)
       ["device.op_times"] = "NVIDIA's AIConfigurator, the names in the head of the .times",
       collective_times = "NVIDIA's AIConfigurator, the names in the head of the .times",
       intra = "NVIDIA's data sheet: NVLink", ["intra.latency_us"] = "none: a guess",
-      ["nic.latency_us"] = "none: a guess",
+      ["nic.latency_us"] = "none: a guess", nic = "the NIC's name",
+      all_reduce_base_us = "the GPU's .times", in_switch = "NVIDIA's data sheet: NVLink SHARP",
+      devices_per_node = "NVIDIA's data sheet", nics_per_node = "NVIDIA's data sheet",
     },
   }
   local out = schema.merged(common, fields)

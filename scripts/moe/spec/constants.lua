@@ -107,6 +107,18 @@ function M.constants(paper)
   return out
 end
 
+--- Returns the rows of moe.constants of a built-in cluster of one node; none for another name.
+function M.of_cluster(name)
+  local out = {}
+  for _, file in ipairs(core.library_files("clusters", ".lua")) do
+    if file == name then
+      add(out, "clusters/" .. name,
+        require("moe.clusters." .. name)(schema.assumed, require "moe.gpus.nodes", 1), "")
+    end
+  end
+  return out
+end
+
 schema.record("constant", "constant", "a constant with which recipes simulate", {
   { "file", "string", "the file that sets it, of scripts/moe/ or, with a suffix, of the project" },
   { "name", "string", "its path in the file" },
