@@ -90,7 +90,7 @@ end
 -- Appends the numbers of a built-in cluster of one node, with bands and sources.
 local function numbers_text(lines, cluster)
   for i, row in ipairs(constants.of_cluster(cluster)) do
-    if i == 1 then lines[#lines + 1] = "  numbers, of one node (SI units; bytes_per_s are one way):" end
+    if i == 1 then lines[#lines + 1] = "  numbers of one node (SI; bytes_per_s are one way):" end
     local band = row.lo and (", %.6g to %.6g"):format(row.lo, row.hi) or ""
     lines[#lines + 1] = "    " .. wrapped(("%s: %s%s (%s)"):format(row.name, row.value, band,
       row.source or row.why or "no source"), WIDTH - 6, "      ")
