@@ -361,7 +361,20 @@ test("a show that fails because runs are missing does not hide the error of the 
     .. "show = function(R) print(R:where { executor = 'cpu' }.runs[1].losses[1]) end")
   local w = world.run(text, {}, "run", function(w) w.fails_in = "raf" end)
   expect.equal(w.message, "rank 1 is gone (system 'raf')")
+  assert(w.output:find("show fails on these runs, which are not all: ", 1, true), w.output)
   assert(w.output:find("vs first", 1, true), w.output)  -- the usual tables
+end)
+
+test("tables of simulated runs are printed before the first executed run", function()
+  local seen
+  expect.runs(experiment(CPU), {}, "run", function(w, core)
+    local run = core.run_in_turns
+    core.run_in_turns = function(...)
+      seen = seen or table.concat(w.said, "\n")
+      return run(...)
+    end
+  end)
+  assert(seen:find("vs first", 1, true), seen)
 end)
 
 test("--executor chooses targets, --ranks changes their ranks", function()

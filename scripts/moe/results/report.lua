@@ -45,12 +45,16 @@ function M.print_claims(claims)
   end
 end
 
---- Prints the tables of an experiment: of its runs R, claims and sensitivities. complete: whether
---- all runs are there; refused: what was refused, as results.json has it.
-function M.print(e, R, claims, sensitivities, complete, refused)
+--- Prints the head of an experiment and the tables of its simulated runs. complete: whether all of
+--- these are there; refused: what was refused, as results.json has it.
+function M.print_simulated(e, R, complete, refused)
   core.say(e.name .. (e.title ~= "" and ": " .. e.title or ""))
   local predicted = R:where { provenance = "simulated" }
   if #predicted.runs > 0 then simulated.print(e, predicted, complete, refused) end
+end
+
+--- Prints the tables of an experiment that follow those: of executed runs, claims, sensitivities.
+function M.print(R, claims, sensitivities, refused)
   local groups = R:where { provenance = { "emulated", "measured" } }:groups(results.case_of)
   local differs = differences.of(groups)
   for g, runs in ipairs(groups) do executed.print(runs, differs[g]) end

@@ -261,16 +261,19 @@ end
 
 -- Runs all jobs, then evaluates the claims and sensitivities. Appends runs to R.runs, verdicts to
 -- `verdicts`, sensitivities to `moved` and refused jobs to `refused` as they are complete, so that
--- after an error these hold all complete ones.
-local function run_all(e, jobs, R, verdicts, moved, refused)
+-- after an error these hold all complete ones. Calls simulated_done() as soon as only executed runs
+-- are left, which take the most time.
+local function run_all(e, jobs, R, verdicts, moved, refused, simulated_done)
   local band, job_of, kinds = band_lib.new(e, jobs), {}, {}
-  local groups = jobs_lib.groups(jobs)
-  for _, group in ipairs(groups) do
+  local groups, last = jobs_lib.groups(jobs), nil
+  for i, group in ipairs(groups) do
     local path = group[1].entry and group[1].entry.path
     for _ = 1, path and 1 or #group do kinds[#kinds + 1] = path or "simulate" end
+    if not group[1].entry then last = i end
   end
   progress.begin(kinds)
-  for _, group in ipairs(groups) do
+  for i, group in ipairs(groups) do
+    if last and i == last + 1 and not e.show then simulated_done() end  -- a show may ask for all
     if group[1].entry then
       executed.run(e.name, group, R.runs, refused)
     else
@@ -315,8 +318,18 @@ local function run(p)
     points = core.args.points }
   session.add("experiment", info)
   local since, refused, before = simulations.counts(), p.refused, #p.refused
-  local ok, err = xpcall(function() run_all(e, p.jobs, R, verdicts, moved, refused) end,
-    errors.with_traceback)
+  local said
+  local function say_simulated(complete)
+    if said then return end
+    said = true
+    local changed = settings.said(p.params)
+    if changed then core.say(changed) end
+    report.print_simulated(e, R, complete, refused)
+  end
+  local ok, err = xpcall(function()
+    run_all(e, p.jobs, R, verdicts, moved, refused,
+      function() say_simulated(#refused == 0) end)
+  end, errors.with_traceback)
   if ok and #R.runs == 0 and refused[1] then ok, err = pcall(jobs_lib.refuse, refused) end
   info.planned, num_runs = #p.jobs - #refused + before, num_runs + #R.runs
   info.refused = #refused > 0 and refused or nil
@@ -325,9 +338,8 @@ local function run(p)
     core.undisturbed(function()
       info.simulations = simulations.counts(since)
       session.flush()
-      local said = settings.said(p.params)
-      if said then core.say(said) end
-      report.print(e, R, verdicts, moved, ok and #refused == 0, refused)
+      say_simulated(ok and #refused == 0)
+      report.print(R, verdicts, moved, refused)
       local missing = results.incomplete(#R.runs, info.planned)
       if missing then core.say(missing) end
       say_found(info.simulations)

@@ -138,8 +138,8 @@ local function measured_line(R)
 end
 
 --- Prints the tables of simulated runs. e: the experiment; complete: whether all of its runs are
---- there; refused: as in M.rows. A recipe's `show` that fails because runs are missing is replaced
---- by the usual tables, so that the error for which they are missing is the one that is raised.
+--- there; refused: as in M.rows. A recipe's `show` that fails where runs are missing is said, and the
+--- usual tables take its place: the error for which they are missing is the one that is raised.
 function M.print(e, R, complete, refused)
   local constants = {}
   for run in R:each() do
@@ -152,11 +152,17 @@ function M.print(e, R, complete, refused)
   measured_line(R)
   format.say_all(format.statistic_lines(R.runs))
   format.say_all(assumed_routing.lines(R.runs))
-  if e.show and complete then
+  local shown, why = e.show ~= nil, nil
+  if shown and complete then
     e.show(R)
-  elseif not (e.show and pcall(e.show, R)) then
-    print_tables(R, refused)
+  elseif shown then
+    shown, why = pcall(e.show, R)
+    if not shown then
+      core.say("The recipe's show fails on these runs, which are not all: " .. tostring(
+        type(why) == "table" and why.message or why))
+    end
   end
+  if not shown then print_tables(R, refused) end
   format.say_all(M.out_of_memory_lines(R))
   format.say_all(effects.lines(R.runs))
 end
