@@ -138,8 +138,8 @@ local function measured_line(R)
 end
 
 --- Prints the tables of simulated runs. e: the experiment; complete: whether all of its runs are
---- there; refused: as in M.rows. A recipe's `show` that fails where runs are missing is said, and the
---- usual tables take its place: the error for which they are missing is the one that is raised.
+--- there; refused: as in M.rows. A recipe's `show` that fails where runs are missing is said, and
+--- the usual tables take its place: the error for which they are missing is the one that is raised.
 function M.print(e, R, complete, refused)
   local constants = {}
   for run in R:each() do
