@@ -98,7 +98,8 @@ M.known = {
   megatron = { doc = "Megatron-LM's: only real rows are sent and computed, all-to-alls block "
       .. "compute; experts apply the routing weights; states are sharded, gradients "
       .. "reduce-scattered in buckets under the backward",
-    software = "megatron", all_reduce = MEGATRON, passes = { P.irregular_a2a {}, P.used_rows {}, P.weights_at_experts {},
+    software = "megatron", all_reduce = MEGATRON,
+    passes = { P.irregular_a2a {}, P.used_rows {}, P.weights_at_experts {},
       P.zero {}, P.blocking_a2a {} } },
   plain = { doc = "no pass: padded all-to-alls, and gradients are all-reduced after the backward",
     all_reduce = AFTER, passes = {} },
