@@ -152,17 +152,16 @@ function M.print(e, R, complete, refused)
   measured_line(R)
   format.say_all(format.statistic_lines(R.runs))
   format.say_all(assumed_routing.lines(R.runs))
-  local shown, why = e.show ~= nil, nil
-  if shown and complete then
+  if e.show and complete then
     e.show(R)
-  elseif shown then
-    shown, why = pcall(e.show, R)
+  else
+    local shown, why = pcall(e.show or print_tables, R, refused)
     if not shown then
       core.say("The recipe's show fails on these runs, which are not all: " .. tostring(
         type(why) == "table" and why.message or why))
+      print_tables(R, refused)
     end
   end
-  if not shown then print_tables(R, refused) end
   format.say_all(M.out_of_memory_lines(R))
   format.say_all(effects.lines(R.runs))
 end
