@@ -60,8 +60,8 @@ int main(int, char** argv) {
     }
     lua_dump(L, append_code, &code);
     lua_settop(L, 0);
-    out << "{" << literal(name) << ", " << std::hash<std::string>()(text) << "u, {"
-        << literal(code) << ", " << code.size() << "}},\n";
+    out << "{" << literal(name) << ", " << std::hash<std::string>()(text) << "u, {" << literal(code)
+        << ", " << code.size() << "}},\n";
   }
   out << "};\n}  // namespace moe::lua\n";
   lua_close(L);
