@@ -2,14 +2,11 @@
 // table of bindings/host/library_code.h. A part of the build; the program compiles nothing.
 #include <lua.hpp>
 
-#include <algorithm>
-#include <cctype>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <iterator>
 #include <string>
-#include <vector>
 
 namespace fs = std::filesystem;
 
@@ -22,16 +19,10 @@ int append_code(lua_State*, const void* data, size_t size, void* code) {
 
 std::string literal(const std::string& bytes) {
   std::string text = "\"";
+  char octal[5];
   for (const char c : bytes) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (std::isalnum(byte) != 0) {
-      text += c;
-    } else {
-      for (const int shift : {6, 3, 0}) {
-        if (shift == 6) text += '\\';
-        text += static_cast<char>('0' + (byte >> shift & 7));
-      }
-    }
+    std::snprintf(octal, sizeof octal, "\\%03o", static_cast<unsigned char>(c));
+    text += octal;
   }
   return text + '"';
 }
@@ -40,19 +31,15 @@ std::string literal(const std::string& bytes) {
 
 int main(int, char** argv) {
   const fs::path scripts = argv[1];
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::recursive_directory_iterator(scripts / "moe")) {
-    if (entry.path().extension() == ".lua") files.push_back(entry.path());
-  }
-  std::sort(files.begin(), files.end());
   lua_State* const L = luaL_newstate();
   std::ofstream out(argv[2]);
   out << "#include \"bindings/host/library_code.h\"\n"
          "namespace moe::lua {\nconst std::vector<LibraryFile> kLibraryFiles = {\n";
-  for (const fs::path& file : files) {
-    std::ifstream in(file);
+  for (const auto& entry : fs::recursive_directory_iterator(scripts / "moe")) {
+    if (entry.path().extension() != ".lua") continue;
+    std::ifstream in(entry.path());
     const std::string text(std::istreambuf_iterator<char>(in), {});
-    const std::string name = fs::relative(file, scripts).string();
+    const std::string name = fs::relative(entry.path(), scripts).string();
     std::string code;
     if (luaL_loadbufferx(L, text.data(), text.size(), ("@" + name).c_str(), "t") != 0) {
       std::cerr << lua_tostring(L, -1) << "\n";

@@ -15,6 +15,6 @@ struct LibraryFile {
   std::string_view code;  // as lua_dump() writes it
 };
 
-extern const std::vector<LibraryFile> kLibraryFiles;  // in the order of their names
+extern const std::vector<LibraryFile> kLibraryFiles;
 
 }  // namespace moe::lua

@@ -327,13 +327,11 @@ std::string compiled(lua_State* L, const std::string& text, const std::string& f
 std::string bytecode_of_build(const std::string& scripts, const std::string& file,
                               const std::string& text) {
   const std::string name = file.substr(scripts.size() + 1);
-  const auto found = std::lower_bound(
-      kLibraryFiles.begin(), kLibraryFiles.end(), name,
-      [](const LibraryFile& one, const std::string& wanted) { return one.name < wanted; });
-  if (found == kLibraryFiles.end() || found->name != name ||
-      found->hash != std::hash<std::string>()(text)) {
-    return "";
-  }
+  const auto found =
+      std::find_if(kLibraryFiles.begin(), kLibraryFiles.end(), [&](const LibraryFile& one) {
+        return one.name == name && one.hash == std::hash<std::string>()(text);
+      });
+  if (found == kLibraryFiles.end()) return "";
   // A signature of four bytes, a byte of flags, and the chunk's name behind its length in ULEB128.
   constexpr size_t kHead = 5;
   std::string code(found->code.substr(0, kHead));
@@ -361,10 +359,9 @@ void push_library_file(lua_State* L, const std::string& file) {
       code = own;
     }
   }
-  MOE_CHECK(luaL_loadbufferx(L, code.data(), code.size(), file.c_str(), "b") == 0,
-            "{}: the bytecode of this library file, which this program made, must load without "
-            "an error",
-            file);
+  if (luaL_loadbufferx(L, code.data(), code.size(), file.c_str(), "b") != 0) {
+    throw LuaError(pop_failure(L));
+  }
 }
 
 // The loader of the library's modules, as package.loaders has it: (name of a module) -> its chunk,

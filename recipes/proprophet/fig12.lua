@@ -1,7 +1,7 @@
 -- Figure 12 of Pro-Prophet: 100 iterations of MoE-GPT-M, k = 1, on 16 GPUs, with experts'
 -- popularity that changes from step to step: Pro-Prophet plans each step from the loads of the step
--- before. Simulated; two constants are fitted (shared.lua). Bands are over the speed of these changes,
--- which the paper shows but does not give as a number.
+-- before. Simulated; two constants are fitted (shared.lua). Bands are over the speed of these
+-- changes, which the paper shows but does not give as a number.
 local moe = require "moe"
 local shared = require "shared"
 
@@ -12,8 +12,8 @@ local SYSTEMS = { { "FasterMoE", shared.shadowing }, { "Pro-Prophet", moe.system
 local function measure(drift)
   local of = {}
   for _, entry in ipairs(SYSTEMS) do
-    local list = shared.steps_ms(moe.plan { cluster = moe.cluster.hpwnv { nodes = 4 }, system = entry[2],
-      model = moe.model.proprophet { size = "M", k = 1,
+    local list = shared.steps_ms(moe.plan { cluster = moe.cluster.hpwnv { nodes = 4 },
+      system = entry[2], model = moe.model.proprophet { size = "M", k = 1,
         routing = moe.workload "zipf" { s = 1.1, drift = drift, seed = 1 } } }, STEPS)
     local squares = moe.values {}
     for i, ms in ipairs(list) do squares[i] = ms ^ 2 end

@@ -1,7 +1,7 @@
 -- Figures 14 and 15 of Pro-Prophet: what its planner, its scheduler and their combination add, and
 -- the planner compared with copies of the 2 or 3 experts with most inputs on all devices. MoE-GPT-M
--- on 16 GPUs, simulated; two constants are fitted (shared.lua). Bands are over the skew of the loads,
--- which the paper does not publish.
+-- on 16 GPUs, simulated; two constants are fitted (shared.lua). Bands are over the skew of the
+-- loads, which the paper does not publish.
 local moe = require "moe"
 local shared = require "shared"
 

@@ -10,8 +10,8 @@ M.plain = moe.system "plain" { P.irregular_a2a {}, P.used_rows {}, P.blocking_a2
 M.shadowing = moe.system "shadowing" { P.fastermoe_shadowing {}, P.blocking_a2a {},
   all_reduce = M.DDP }
 
---- Returns the cluster of this name. reading: nic and gemm, the achieved shares of the peak rates of
---- NICs and GEMMs where they are not the assumed ones.
+--- Returns the cluster of this name. reading: nic and gemm, the achieved shares of the peak rates
+--- of NICs and GEMMs where they are not the assumed ones.
 function M.cluster(name, nodes, reading)
   local t = { nodes = nodes }
   if reading.nic then t.nic = { bytes_per_s = 12.5e9 * reading.nic, latency_us = 2.5 } end

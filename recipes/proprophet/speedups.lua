@@ -1,7 +1,7 @@
 -- Figure 10 and tables IV and V of Pro-Prophet: speed-ups of the step over plain expert parallelism
 -- and over FasterMoE's shadowing on three kinds of clusters. Simulated, with every transfer on the
--- cluster's links; two constants are fitted (shared.lua). The paper's routing is not published: loads
--- are drawn with the skew of its figure 3 and change from step to step.
+-- cluster's links; two constants are fitted (shared.lua). The paper's routing is not published:
+-- loads are drawn with the skew of its figure 3 and change from step to step.
 local moe = require "moe"
 local shared = require "shared"
 

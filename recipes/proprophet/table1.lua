@@ -1,8 +1,8 @@
 -- Table I of Pro-Prophet: the shares of a step that FasterMoE's shadowing needs for balancing
 -- loads: Search (for experts to copy), Place (copies of parameters), Reduce (sums of the copies'
 -- gradients), and all three together (L.B.). Simulated on 16 GPUs; two constants are fitted
--- (shared.lua). The paper's routing is not published: loads are drawn with the skew of its figure 3.
--- All transfers block compute.
+-- (shared.lua). The paper's routing is not published: loads are drawn with the skew of its figure
+-- 3. All transfers block compute.
 local moe = require "moe"
 local shared = require "shared"
 
