@@ -178,56 +178,43 @@ json executor_rows() {
   return all;
 }
 
-/// Returns the table of the options of a model's block.
-template <class Block>
-json block_fields() {
-  return {{"name", Block::kName}, {"doc", Block::kDoc}, {"fields", fields_json<Block>()}};
+template <class S>
+json fields_of(const char* name, const char* doc) {
+  return {{"name", name}, {"doc", doc}, {"fields", fields_json<S>()}};
+}
+
+/// Returns the tables of the options of the blocks of models.
+template <class... Blocks>
+json blocks_of() {
+  return json::array({fields_of<Blocks>(Blocks::kName, Blocks::kDoc)...});
 }
 
 /// Returns the tables of the fields that recipes write or results have, each with the name of the
 /// struct that it describes.
 json field_tables() {
-  return json::array({
-      {{"name", "cluster"}, {"doc", "fields of moe.cluster"}, {"fields", fields_json<Cluster>()}},
-      {{"name", "model"}, {"doc", "fields of every model"}, {"fields", fields_json<ModelSpec>()}},
-      {{"name", "all_reduce"},
-       {"doc", "all-reduce of gradients"},
-       {"fields", fields_json<GradientSync>()}},
-      {{"name", "run"},
-       {"doc", "options of a run of a plan on real ranks"},
-       {"fields", fields_json<RunOptions>()}},
-      {{"name", "result"}, {"doc", "result of a run"}, {"fields", fields_json<RunResult>()}},
-      {{"name", "moe_stats"},
-       {"doc", "statistics of an MoE layer in a step"},
-       {"fields", fields_json<MoeStats>()}},
-      {{"name", "placement_rates"},
-       {"doc", "rates from which the times of placements are computed"},
-       {"fields", fields_json<PlacementRates>()}},
-      {{"name", "rank"},
-       {"doc", "statistics of a rank in a step"},
-       {"fields", fields_json<RankStats>()}},
-      {{"name", "law"},
-       {"doc", "parameters of the time of a dispatch or combine"},
-       {"fields", fields_json<dispatch::Law>()}},
-      {{"name", "route"},
-       {"doc", "what a dispatcher moves"},
-       {"fields", fields_json<dispatch::Route>()}},
-      {{"name", "bubbles"},
-       {"doc", "what a pipeline rank does in a step"},
-       {"fields", fields_json<Bubbles>()}},
-      {{"name", "machine_state"},
-       {"doc", "state of the machine at a step"},
-       {"fields", fields_json<MachineState>()}},
-      {{"name", "sgd"}, {"doc", "the optimizer SGD"}, {"fields", fields_json<Sgd>()}},
-      {{"name", "adamw"}, {"doc", "the optimizer AdamW"}, {"fields", fields_json<Adamw>()}},
-      block_fields<blocks::Embedding>(),
-      block_fields<blocks::Rope>(),
-      block_fields<blocks::GroupedAttention>(),
-      block_fields<blocks::LatentAttention>(),
-      block_fields<blocks::FeedForward>(),
-      block_fields<blocks::Experts>(),
-      block_fields<blocks::Head>(),
-  });
+  json all = {
+      fields_of<Cluster>("cluster", "fields of moe.cluster"),
+      fields_of<ModelSpec>("model", "fields of every model"),
+      fields_of<GradientSync>("all_reduce", "all-reduce of gradients"),
+      fields_of<RunOptions>("run", "options of a run of a plan on real ranks"),
+      fields_of<RunResult>("result", "result of a run"),
+      fields_of<MoeStats>("moe_stats", "statistics of an MoE layer in a step"),
+      fields_of<PlacementRates>("placement_rates",
+                                "rates from which the times of placements are computed"),
+      fields_of<RankStats>("rank", "statistics of a rank in a step"),
+      fields_of<dispatch::Law>("law", "parameters of the time of a dispatch or combine"),
+      fields_of<dispatch::Route>("route", "what a dispatcher moves"),
+      fields_of<Bubbles>("bubbles", "what a pipeline rank does in a step"),
+      fields_of<MachineState>("machine_state", "state of the machine at a step"),
+      fields_of<Sgd>("sgd", "the optimizer SGD"),
+      fields_of<Adamw>("adamw", "the optimizer AdamW"),
+  };
+  for (json& block :
+       blocks_of<blocks::Embedding, blocks::Rope, blocks::GroupedAttention, blocks::LatentAttention,
+                 blocks::FeedForward, blocks::Experts, blocks::Head>()) {
+    all.push_back(std::move(block));
+  }
+  return all;
 }
 
 json metrics() {
@@ -239,19 +226,21 @@ json metrics() {
 }  // namespace
 
 json table_json(const std::string& kind) {
-  if (kind == "gates") return gates();
-  if (kind == "passes") return passes();
-  if (kind == "placements") return placements();
-  if (kind == "ops") return ops();
-  if (kind == "executors") return executor_rows();
-  if (kind == "metrics") return metrics();
-  if (kind == "fields") return field_tables();
-  if (kind == "workloads") return workload_rows();
-  if (kind == "numbers") return number_rows();
-  if (kind == "pipelines") return pipelines();
-  throw UserError(unknown_name("table", kind,
-                               {"gates", "passes", "placements", "ops", "executors", "fields",
-                                "metrics", "workloads", "numbers", "pipelines"}));
+  static const std::map<std::string, json (*)()> kTables = {{"gates", gates},
+                                                            {"passes", passes},
+                                                            {"placements", placements},
+                                                            {"ops", ops},
+                                                            {"executors", executor_rows},
+                                                            {"metrics", metrics},
+                                                            {"fields", field_tables},
+                                                            {"workloads", workload_rows},
+                                                            {"numbers", number_rows},
+                                                            {"pipelines", pipelines}};
+  const auto found = kTables.find(kind);
+  if (found != kTables.end()) return found->second();
+  std::vector<std::string> names;
+  for (const auto& [name, make] : kTables) names.push_back(name);
+  throw UserError(unknown_name("table", kind, names));
 }
 
 }  // namespace moe::lua

@@ -4,6 +4,7 @@
 -- executed. The second table has every pair of techniques, executed on 2 nodes of 2 ranks: either
 -- the pair runs, or the reason for which it is refused.
 local moe = require "moe"
+local shared = require "shared"
 local pass = moe.pass
 
 local DDP = { lane = "comm_reduce", place = "ready", bucket_bytes = 2 ^ 20 }
@@ -33,10 +34,9 @@ local rows, first, before = { { "system", "executed ms", "simulated ms", "adds",
   "largest difference of a loss" } }, nil, nil
 for run in R:each() do
   first = first or run
-  local off = 0
-  for i, loss in ipairs(run.losses) do off = math.max(off, math.abs(loss - first.losses[i])) end
   rows[#rows + 1] = { steps[#rows][2], run.iteration_ms, run.prediction.iteration_ms,
-    before and before.iteration_ms / run.iteration_ms or "", run.exposed_comm_ms, off }
+    before and before.iteration_ms / run.iteration_ms or "", run.exposed_comm_ms,
+    shared.loss_difference(run, first) }
   before = run
 end
 print("\nEmulated: what each adds\n"

@@ -4,6 +4,7 @@
 -- travel and are computed, in all systems. Simulated on A100 and H200 clusters of 16 to 256 GPUs,
 -- then executed on two CPU ranks over an emulated link, with the prediction beside.
 local moe = require "moe"
+local shared = require "shared"
 local pass = moe.pass
 
 local papers = {
@@ -14,25 +15,6 @@ local papers = {
   { "prophet", function() return { pass.prophet { shadows = 2 }, pass.prophet_schedule {} } end },
 }
 
---- The system with the papers for which has(i) is true. With Pro-Prophet's placement only real rows
---- travel and are computed anyway.
-local function system(name, t, has)
-  local passes = has(#papers) and {} or { pass.irregular_a2a {}, pass.used_rows {} }
-  passes.all_reduce = { lane = "comm_reduce", place = "ready", bucket_bytes = t.bucket }
-  for i, paper in ipairs(papers) do
-    for _, p in ipairs(has(i) and paper[2](t) or {}) do passes[#passes + 1] = p end
-  end
-  return moe.system(name)(passes)
-end
-local function systems(t)
-  local all = { system("base", t, function() return false end) }
-  for n, paper in ipairs(papers) do
-    all[#all + 1] = system("only_" .. paper[1], t, function(i) return i == n end)
-    all[#all + 1] = system("no_" .. paper[1], t, function(i) return i ~= n end)
-  end
-  all[#all + 1] = system("all", t, function() return true end)
-  return all
-end
 
 local skew = moe.workload "zipf" { s = 1.0, seed = 3, drift = 0.1 }
 local simulated = moe.run(moe.experiment {
@@ -44,7 +26,7 @@ local simulated = moe.run(moe.experiment {
     cluster = moe.cluster[p.gpu] { nodes = p.nodes },
     -- Lina's 30 MB are more than a whole all-to-all here; of 4, 8 and 16 MiB this is the best for
     -- Lina alone on 16 and 64 GPUs, or within 1% of it.
-    systems = systems { bytes = 2 ^ 23, bucket = 25 * 2 ^ 20 } } end,
+    systems = shared.systems(papers, { bytes = 2 ^ 23, bucket = 25 * 2 ^ 20 }) } end,
   run = { { "simulate", steps = 5 } },
 })
 local executed = moe.run(moe.experiment {
@@ -52,7 +34,7 @@ local executed = moe.run(moe.experiment {
   model = moe.model.gpt2_moe { vocab = 256, layers = 4, hidden = 128, heads = 4, seq = 128,
     batch_per_device = 16, experts = 4, gate = "switch", capacity = "none",
     routing = moe.workload "hot_rank" { share = 0.8, seed = 3, drift = 0.1 } },
-  systems = systems { bytes = 2 ^ 18, bucket = 2 ^ 20 }, optimizer = { lr = 0.02 },
+  systems = shared.systems(papers, { bytes = 2 ^ 18, bucket = 2 ^ 20 }), optimizer = { lr = 0.02 },
   run = { { "cpu", ranks = 2, steps = 10, link = { bytes_per_s = 1e8, latency_us = 20 } } },
 })
 
@@ -76,15 +58,9 @@ local function rows_of(runs)
   return rows
 end
 
-local points, order = {}, {}
-for run in simulated:each() do
-  local key = ("%s, %d GPUs"):format(run.point.gpu, run.devices)
-  if not points[key] then
-    points[key] = {}
-    order[#order + 1] = key
-  end
-  points[key][run.system] = run
-end
+local points, order = shared.by_point(simulated, function(run)
+  return ("%s, %d GPUs"):format(run.point.gpu, run.devices)
+end)
 for _, key in ipairs(order) do
   print(("\nSimulated, %s\n%s"):format(key, moe.table(rows_of(points[key]))))
 end
@@ -92,9 +68,8 @@ local runs, ms = {}, { { "system", "executed ms", "predicted ms",
   "largest difference of a loss" } }
 for run in executed:each() do
   runs[run.system] = run
-  local off = 0
-  for i, loss in ipairs(run.losses) do off = math.max(off, math.abs(loss - runs.base.losses[i])) end
-  ms[#ms + 1] = { run.system, run.iteration_ms, run.prediction.iteration_ms, off }
+  ms[#ms + 1] = { run.system, run.iteration_ms, run.prediction.iteration_ms,
+    shared.loss_difference(run, runs.base) }
 end
 if #executed.runs > 0 then  -- --executor simulate leaves the experiment out
   print("\nEmulated, two ranks\n" .. moe.table(rows_of(runs)) .. "\n"

@@ -5,6 +5,7 @@
 -- Predicted and executed. All systems have the buffers that placement needs, so that they differ
 -- only in what the passes do.
 local moe = require "moe"
+local shared = require "shared"
 local pass = moe.pass
 
 local DDP = { lane = "comm_reduce", place = "ready", bucket_bytes = 2 ^ 20 }
@@ -38,10 +39,9 @@ local out, first = { { "system", "executed ms", "predicted ms", "of fixed", "exp
   "largest difference of a loss", "digest" } }, nil
 for run in R:each() do
   first = first or run
-  local off = 0
-  for i, loss in ipairs(run.losses) do off = math.max(off, math.abs(loss - first.losses[i])) end
   out[#out + 1] = { run.system, run.iteration_ms, run.prediction.iteration_ms,
-    first.iteration_ms / run.iteration_ms, run.exposed_comm_ms, off, run.digest }
+    first.iteration_ms / run.iteration_ms, run.exposed_comm_ms,
+    shared.loss_difference(run, first), run.digest }
 end
 print("\nEmulated: what each adds when load is not balanced\n"
   .. moe.table(out, { "", "%.1f", "%.1f", "%.3fx", "%.1f", "%.1e" }))

@@ -6,6 +6,7 @@
 -- (--set executed=12 --set seed=2) are predicted and executed on four paced CPU ranks over an
 -- emulated link; --executor cpu does this alone.
 local moe = require "moe"
+local shared = require "shared"
 local pass = moe.pass
 
 local set = moe.options { executed = 8, seed = 1 }
@@ -19,25 +20,10 @@ local techniques = {
   { "prophet", function() return { pass.prophet { shadows = 2 }, pass.prophet_schedule {} } end },
   { "f_over_b", function() return { moe.pipeline.combined_1f1b {}, pass.hide_a2a {} } end },
 }
-local F_OVER_B = #techniques
-
-local function system(name, t, has)
-  local passes = has(4) and {} or { pass.irregular_a2a {}, pass.used_rows {} }
-  passes.all_reduce = { lane = "comm_reduce", place = "ready", bucket_bytes = t.bucket }
-  if not has(F_OVER_B) then passes[#passes + 1] = moe.pipeline.interleaved {} end
-  for i, technique in ipairs(techniques) do
-    for _, p in ipairs(has(i) and technique[2](t) or {}) do passes[#passes + 1] = p end
-  end
-  return moe.system(name)(passes)
-end
 local function systems(t)
-  local all = { system("base", t, function() return false end) }
-  for n, technique in ipairs(techniques) do
-    all[#all + 1] = system("only_" .. technique[1], t, function(i) return i == n end)
-    all[#all + 1] = system("no_" .. technique[1], t, function(i) return i ~= n end)
-  end
-  all[#all + 1] = system("all", t, function() return true end)
-  return all
+  return shared.systems(techniques, t, function(has)
+    return has.f_over_b and {} or { moe.pipeline.interleaved {} }
+  end)
 end
 
 -- Returns n of the systems, drawn by a linear congruential generator (Park and Miller, 1988).
@@ -82,14 +68,9 @@ local function speedup(base, run)
   return ("%.2fx"):format(base.iteration_ms / run.iteration_ms)
 end
 
-local points, order = {}, {}
-for run in simulated:each() do
-  local key = ("%s, pp = %d"):format(run.point.gpu, run.point.pp)
-  if not points[key] then
-    points[key], order[#order + 1] = {}, key
-  end
-  points[key][run.system] = run
-end
+local points, order = shared.by_point(simulated, function(run)
+  return ("%s, pp = %d"):format(run.point.gpu, run.point.pp)
+end)
 
 for _, key in ipairs(order) do
   local runs, best = points[key], nil
@@ -110,13 +91,12 @@ local rows, first, errors = { { "system", "executed ms", "spread", "predicted ms
   "disturbed", "largest difference of a loss" } }, nil, moe.values {}
 for run in executed:each() do
   first = first or run
-  local off = 0
-  for i, loss in ipairs(run.losses) do off = math.max(off, math.abs(loss - first.losses[i])) end
   local samples = moe.values(run.samples_ms)
   errors[#errors + 1] = 100 * math.abs(run.prediction.error)
   rows[#rows + 1] = { run.system, run.iteration_ms,
     100 * (samples:quantile(0.9) / samples:quantile(0.1) - 1), run.prediction.iteration_ms,
-    100 * run.prediction.error, run.disturbed and "yes" or "no", off }
+    100 * run.prediction.error, run.disturbed and "yes" or "no",
+    shared.loss_difference(run, first) }
 end
 if first then
   print(("\nExecuted, %d of the systems (seed %d); errors are those at the speed that the cores "

@@ -240,13 +240,19 @@ int hash_of_text(lua_State* L) {
   return 1;
 }
 
+// (kind) -> the table, one for all calls, which the library does not change
 int table(lua_State* L) {
   const std::string kind = text_argument(L, 1);
+  luaL_newmetatable(L, "moe.tables");
+  lua_getfield(L, -1, kind.c_str());
+  if (!lua_isnil(L, -1)) return 1;
   if (kind == "types") {
     push_types(L);
   } else {
     push_json(L, table_json(kind));
   }
+  lua_pushvalue(L, -1);
+  lua_setfield(L, -4, kind.c_str());
   return 1;
 }
 

@@ -88,6 +88,10 @@ Files::Options file_options(const HostOptions& options) {
   return files;
 }
 
+bool is_in(std::string_view path, std::string_view folder) {
+  return path.size() > folder.size() && path.starts_with(folder) && path[folder.size()] == '/';
+}
+
 // (coroutine) -> its results. An error goes through the lua_pcall() of guarded(): LuaJIT takes its
 // profiler to be busy after an error of the profiler's callback (Limits) until one catches it.
 int resume(lua_State* L) {
@@ -417,7 +421,7 @@ std::optional<Position> Host::recipe_position(lua_State* L) const {
       if (lua_getinfo(state, "Sl", &frame) == 0 || frame.currentline <= 0) continue;
       const std::string_view source = frame.source;
       if (source.empty() || source[0] != '@') continue;
-      if (source.substr(1).starts_with(options_.scripts_dir + "/")) continue;
+      if (is_in(source.substr(1), options_.scripts_dir)) continue;
       return Position{std::string(source.substr(1)), frame.currentline};
     }
   }

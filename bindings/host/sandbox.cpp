@@ -9,10 +9,13 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string_view>
 
 #include "bindings/host/convert.h"
 #include "bindings/host/host.h"
+#include "bindings/host/library_code.h"
 #include "bindings/host/protected.h"
+#include "engine/base/files.h"
 #include "engine/base/names.h"
 #include "engine/base/utf8.h"
 
@@ -33,29 +36,44 @@ constexpr std::array kKeptFromRecipes = {
     "collectgarbage", "debug",  "dofile",   "ffi", "getfenv", "io",      "jit",   "loadfile",
     "loadstring",     "module", "newproxy", "os",  "package", "setfenv", "gcinfo"};
 
-// Returns whether pairs() iterates over key a before key b (their places in the list `keys`):
-// numbers, then strings, each ascending; false, true; then other keys in the table's own order.
-bool key_less(lua_State* L, int keys, int a, int b) {
-  lua_rawgeti(L, keys, a);
-  lua_rawgeti(L, keys, b);
-  const auto rank = [L](int index) {
-    const int type = lua_type(L, index);
-    return type == LUA_TNUMBER ? 0 : type == LUA_TSTRING ? 1 : type == LUA_TBOOLEAN ? 2 : 3;
-  };
-  const int left = rank(-2), right = rank(-1);
-  bool less = left < right;
-  if (left == right && left < 2) less = lua_lessthan(L, -2, -1) != 0;
-  if (left == right && left == 2) less = lua_toboolean(L, -2) < lua_toboolean(L, -1);
-  lua_pop(L, 2);
-  return less;
+// A key of a table. pairs() iterates over numbers, then strings, each ascending; false, true; then
+// other keys in the table's own order.
+struct Key {
+  const char* text;  // of a string
+  double number;     // or the length of a string, or 1 for true
+  int rank;
+  int place;  // in the list of the table's keys
+
+  bool operator<(const Key& other) const {
+    if (rank != other.rank) return rank < other.rank;
+    if (text != nullptr) return view() < other.view();
+    return number != other.number ? number < other.number : place < other.place;
+  }
+  std::string_view view() const { return {text, static_cast<size_t>(number)}; }
+};
+
+Key key_at(lua_State* L, int index, int place) {
+  size_t size = 0;
+  switch (lua_type(L, index)) {
+    case LUA_TNUMBER:
+      return {nullptr, lua_tonumber(L, index), 0, place};
+    case LUA_TSTRING: {
+      const char* const text = lua_tolstring(L, index, &size);
+      return {text, static_cast<double>(size), 1, place};
+    }
+    case LUA_TBOOLEAN:
+      return {nullptr, static_cast<double>(lua_toboolean(L, index)), 2, place};
+    default:
+      return {nullptr, 0, 3, place};
+  }
 }
 
 int next_sorted(lua_State* L) {
-  const int keys = lua_upvalueindex(2), order = lua_upvalueindex(3);
+  const int list = lua_upvalueindex(2), sorted = lua_upvalueindex(3);
   auto i = static_cast<size_t>(lua_tointeger(L, lua_upvalueindex(4)));
-  const auto* places = static_cast<const int*>(lua_touserdata(L, order));
-  for (const size_t n = lua_objlen(L, keys); i < n;) {
-    lua_rawgeti(L, keys, places[i++]);
+  const auto* keys = static_cast<const Key*>(lua_touserdata(L, sorted));
+  for (const size_t n = lua_objlen(L, sorted) / sizeof(Key); i < n;) {
+    lua_rawgeti(L, list, keys[i++].place);
     lua_pushvalue(L, -1);
     lua_rawget(L, lua_upvalueindex(1));
     if (!lua_isnil(L, -1)) {
@@ -71,16 +89,18 @@ int next_sorted(lua_State* L) {
 int sorted_pairs(lua_State* L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 1);
-  lua_newtable(L);
   int n = 0;
+  for (lua_pushnil(L); lua_next(L, 1) != 0; lua_pop(L, 1)) ++n;
+  lua_createtable(L, n, 0);
+  auto* const keys = static_cast<Key*>(lua_newuserdata(L, sizeof(Key) * static_cast<size_t>(n)));
+  int i = 0;
   for (lua_pushnil(L); lua_next(L, 1) != 0;) {
     lua_pop(L, 1);
+    keys[i] = key_at(L, -1, i + 1);
     lua_pushvalue(L, -1);
-    lua_rawseti(L, 2, ++n);
+    lua_rawseti(L, 2, ++i);
   }
-  auto* places = static_cast<int*>(lua_newuserdata(L, sizeof(int) * static_cast<size_t>(n + 1)));
-  for (int i = 0; i < n; ++i) places[i] = i + 1;
-  std::stable_sort(places, places + n, [L](int a, int b) { return key_less(L, 2, a, b); });
+  std::sort(keys, keys + n);
   lua_pushinteger(L, 0);
   lua_pushcclosure(L, next_sorted, 4);
   return 1;
@@ -292,23 +312,56 @@ int append_code(lua_State*, const void* data, size_t size, void* code) {
   return 0;
 }
 
+std::string compiled(lua_State* L, const std::string& text, const std::string& file) {
+  std::string code;
+  if (luaL_loadbufferx(L, text.data(), text.size(), ("@" + file).c_str(), "t") != 0) {
+    throw LuaError(pop_failure(L));
+  }
+  lua_dump(L, append_code, &code);
+  lua_pop(L, 1);
+  return code;
+}
+
+// Returns the bytecode of the build for a file of the library, with the file's path in place of its
+// name, or "" if the file has another text now.
+std::string bytecode_of_build(const std::string& scripts, const std::string& file,
+                              const std::string& text) {
+  const std::string name = file.substr(scripts.size() + 1);
+  const auto found =
+      std::find_if(kLibraryFiles.begin(), kLibraryFiles.end(), [&](const LibraryFile& one) {
+        return one.name == name && one.hash == std::hash<std::string>()(text);
+      });
+  if (found == kLibraryFiles.end()) return "";
+  // A signature of four bytes, a byte of flags, and the chunk's name behind its length in ULEB128.
+  constexpr size_t kHead = 5;
+  std::string code(found->code.substr(0, kHead));
+  size_t rest = file.size() + 1;
+  for (; rest >= 0x80; rest >>= 7) code += static_cast<char>(rest | 0x80);
+  code += static_cast<char>(rest);
+  return code.append("@" + file).append(found->code.substr(kHead + 1 + 1 + name.size()));
+}
+
 // Pushes the compiled Lua file of the library. Each rank has a Lua state that loads the library, so
-// the second state of a process keeps the bytecode of the file for those that follow.
+// a process keeps the bytecode of its files: that of the build, or its own of one that has changed.
 void push_library_file(lua_State* L, const std::string& file) {
   static std::mutex mutex;
   static std::map<std::string, std::string> bytecode;
+  static bool of_build = true;  // whether this LuaJIT compiles as that of the build did
   const std::lock_guard lock(mutex);
-  const auto [entry, first] = bytecode.try_emplace(file);
-  std::string& code = entry->second;
-  if (!code.empty()) {
-    MOE_CHECK(luaL_loadbufferx(L, code.data(), code.size(), file.c_str(), "b") == 0,
-              "{}: the bytecode of this library file, which this process made, must load without "
-              "an error",
-              file);
-    return;
+  std::string& code = bytecode[file];
+  if (code.empty()) {
+    const std::string text = read_file(file);
+    if (of_build) code = bytecode_of_build(Host::of(L).options().scripts_dir, file, text);
+    const bool probe = bytecode.size() == 1;
+    if (probe || code.empty()) {
+      const std::string own = compiled(L, text, file);
+      if (probe) of_build = own == code;
+      code = own;
+    }
   }
-  if (luaL_loadfile(L, file.c_str()) != 0) throw LuaError(pop_failure(L));
-  if (!first) lua_dump(L, append_code, &code);
+  if (luaL_loadbufferx(L, code.data(), code.size(), file.c_str(), "b") != 0) {
+    throw LuaError(pop_failure(L));
+  }
 }
 
 // The loader of the library's modules, as package.loaders has it: (name of a module) -> its chunk,

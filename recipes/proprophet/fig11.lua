@@ -1,20 +1,14 @@
 -- Figure 11 of Pro-Prophet: speed-ups of single MoE layers of MoE-GPT-M on 16 GPUs, whose loads
--- have different skews. Simulated; two constants are fitted (FITTED). The paper shows randomly
+-- have different skews. Simulated; two constants are fitted (shared.lua). The paper shows randomly
 -- chosen layers and does not publish its routing. Here each expert of each layer has a popularity
 -- exp(sigma z) with z normal; with sigma = 1.2 most layers have the skew of the paper's figure 3 (3
 -- of 16 experts get over half of the inputs, the lightest 3 under 5%).
 local moe = require "moe"
+local shared = require "shared"
 
-local P = moe.pass
 local STEPS = { 2, 3, 4 }  -- the first step has no copies yet
 local DEVICES, TOKENS, LAYERS = 16, 1024, 12
-local DDP = { lane = "comm_reduce", place = "ready", bucket_bytes = 25 * 2 ^ 20 }
-local SYSTEMS = {
-  plain = moe.system "plain" { P.irregular_a2a {}, P.used_rows {}, P.blocking_a2a {},
-    all_reduce = DDP },
-  fm = moe.system "shadowing" { P.fastermoe_shadowing {}, P.blocking_a2a {}, all_reduce = DDP },
-  pp = moe.system "prophet" {},
-}
+local SYSTEMS = { plain = shared.plain, fm = shared.shadowing, pp = moe.system "prophet" {} }
 
 -- Values of what the paper does not give: first all as assumed, then with one changed at a time.
 -- where_held: the time of copies for one layer that delay another layer counts for the other layer.
@@ -24,16 +18,6 @@ local READINGS = { {}, { sigma = 1 }, { sigma = 1.4 }, { seed = 2 }, { k = 2 },
 local function routing(reading)
   return moe.workload "log_normal" { sigma = reading.sigma or 1.2, drift = 0.05,
     seed = reading.seed or 1 }
-end
-
-local function cluster(reading)
-  local t = { nodes = DEVICES / 4 }
-  if reading.nic then t.nic = { bytes_per_s = 12.5e9 * reading.nic, latency_us = 2.5 } end
-  if reading.gemm then
-    t.device = moe.cluster.hpwnv(t).device
-    t.device.gemm_flops_per_s = t.device.vector_flops_per_s * reading.gemm
-  end
-  return moe.cluster.hpwnv(t)
 end
 
 -- Returns how long in the interval from .. to no device computes; 0 if `to` is not after `from`.
@@ -81,7 +65,7 @@ end
 
 -- Returns the milliseconds of each layer, means over steps.
 local function layers_of(system, reading)
-  local plan = moe.plan { cluster = cluster(reading), system = system,
+  local plan = moe.plan { cluster = shared.cluster("hpwnv", DEVICES / 4, reading), system = system,
     model = moe.model.proprophet { size = "M", k = reading.k or 1, routing = routing(reading) } }
   local ms = {}
   for _, step in ipairs(STEPS) do
@@ -124,17 +108,14 @@ local function show(values)
   print(moe.table(rows, { "", "%.0f%%", "%.2f", "%.2fx", "%.2fx", "%.2fx" }))
 end
 
--- Chosen after the planner had lost with another B, and with the paper's speed-ups known (README).
-local FITTED = "the planner's B and the rate of GEMMs, both chosen in sight of results"
 local claims = {}
+local add = shared.claims_to(claims)
 local function claim(id, pick, value)
-  claims[#claims + 1] = moe.claim { id = "proprophet-046" .. id, neutral = 1, within = 0.25,
-    not_published = "the routing of its runs", fitted = FITTED,
-    value = function(layers)
-      local all = {}
-      for i, m in ipairs(layers) do all[i] = value(m) end
-      return pick(unpack(all))
-    end }
+  add("046" .. id, function(layers)
+    local all = {}
+    for i, m in ipairs(layers) do all[i] = value(m) end
+    return pick(unpack(all))
+  end)
 end
 for _, bound in ipairs { "min", "max" } do
   claim("-" .. bound, math[bound], function(m) return m.pp end)

@@ -1,20 +1,19 @@
 -- Figures 14 and 15 of Pro-Prophet: what its planner, its scheduler and their combination add, and
 -- the planner compared with copies of the 2 or 3 experts with most inputs on all devices. MoE-GPT-M
--- on 16 GPUs, simulated; two constants are fitted (FITTED). Bands are over the skew of the loads,
--- which the paper does not publish.
+-- on 16 GPUs, simulated; two constants are fitted (shared.lua). Bands are over the skew of the
+-- loads, which the paper does not publish.
 local moe = require "moe"
+local shared = require "shared"
 
-local P = moe.pass
-local STEPS = 4  -- the first step has no copies yet
-local DDP = { lane = "comm_reduce", place = "ready", bucket_bytes = 25 * 2 ^ 20 }
+local STEPS = 4
 
 local function copies(name, k)
-  return moe.system(name) { P.top_k { k = k, shadows = k }, P.blocking_a2a {}, all_reduce = DDP }
+  return moe.system(name) { moe.pass.top_k { k = k, shadows = k }, moe.pass.blocking_a2a {},
+    all_reduce = shared.DDP }
 end
 
 local SYSTEMS = {
-  { "plain", moe.system "plain" { P.irregular_a2a {}, P.used_rows {}, P.blocking_a2a {},
-    all_reduce = DDP } },
+  { "plain", shared.plain },
   { "planner", moe.system "prophet_blocking" {} },
   { "scheduler", moe.system "prophet_scheduler" {} },
   { "both, whole copies", moe.system "prophet_whole" {} },
@@ -29,10 +28,8 @@ local function steps_ms(k, s)
     routing = moe.workload "zipf" { s = s, drift = 0.05, seed = 1 } }
   local cluster, ms = moe.cluster.hpwnv { nodes = 4 }, {}
   for _, entry in ipairs(SYSTEMS) do
-    local samples = moe.plan { model = model, cluster = cluster, system = entry[2] }
-      :simulate { steps = STEPS }.samples_ms
-    table.remove(samples, 1)
-    ms[entry[1]] = moe.values(samples):mean()
+    local plan = moe.plan { model = model, cluster = cluster, system = entry[2] }
+    ms[entry[1]] = shared.steps_ms(plan, STEPS):mean()
   end
   return ms
 end
@@ -51,13 +48,10 @@ local function show(values)
   print(moe.table(rows, { "", "", "", "%.1f", "%.2fx" }))
 end
 
--- Chosen after the planner had lost with another B, and with the paper's speed-ups known (README).
-local FITTED = "the planner's B and the rate of GEMMs, both chosen in sight of results"
 local claims = {}
+local add = shared.claims_to(claims)
 local function claim(id, k, from, to)
-  claims[#claims + 1] = moe.claim { id = "proprophet-" .. id, neutral = 1, within = 0.25,
-    not_published = "the routing of its runs", fitted = FITTED,
-    value = function(R) return R[k][from] / R[k][to] end }
+  add(id, function(R) return R[k][from] / R[k][to] end)
 end
 for k = 1, 2 do
   claim("052-" .. k, k, "plain", "planner")

@@ -1,19 +1,12 @@
 -- Figure 10 and tables IV and V of Pro-Prophet: speed-ups of the step over plain expert parallelism
 -- and over FasterMoE's shadowing on three kinds of clusters. Simulated, with every transfer on the
--- cluster's links; two constants are fitted (FITTED). The paper's routing is not published: loads
--- are drawn with the skew of its figure 3 and change from step to step.
+-- cluster's links; two constants are fitted (shared.lua). The paper's routing is not published:
+-- loads are drawn with the skew of its figure 3 and change from step to step.
 local moe = require "moe"
+local shared = require "shared"
 
-local P = moe.pass
-local STEPS = 4  -- the first step has no copies yet
--- The all-reduce policy of all systems: as PyTorch's DistributedDataParallel.
-local DDP = { lane = "comm_reduce", place = "ready", bucket_bytes = 25 * 2 ^ 20 }
-local SYSTEMS = {
-  plain = moe.system "plain" { P.irregular_a2a {}, P.used_rows {}, P.blocking_a2a {},
-    all_reduce = DDP },
-  fm = moe.system "shadowing" { P.fastermoe_shadowing {}, P.blocking_a2a {}, all_reduce = DDP },
-  pp = moe.system "prophet" {},
-}
+local STEPS = 4
+local PROPHET = moe.system "prophet" {}
 
 local ALL, SMALL = { "S", "M", "L", "DS", "DM" }, { "S", "M", "DS", "DM" }
 local SETUPS = {
@@ -28,24 +21,10 @@ local SETUPS = {
 -- rates of NICs and GEMMs.
 local READINGS = { {}, { s = 0.9 }, { s = 1.3 }, { nic = 0.95 }, { gemm = 0.25 } }
 
-local function cluster_of(setup, reading)
-  local t = { nodes = setup.nodes }
-  if reading.nic then
-    t.nic = { bytes_per_s = 12.5e9 * reading.nic, latency_us = 2.5 }
-  end
-  if reading.gemm then
-    t.device = moe.cluster[setup.cluster](t).device
-    t.device.gemm_flops_per_s = t.device.vector_flops_per_s * reading.gemm
-  end
-  return moe.cluster[setup.cluster](t)
-end
-
 -- Returns the milliseconds of a step, mean over the steps after the first.
 local function step_ms(system, model, cluster)
-  local samples = moe.plan { model = model, cluster = cluster, system = system }
-    :simulate { steps = STEPS }.samples_ms
-  table.remove(samples, 1)
-  return moe.values(samples):mean()
+  local plan = moe.plan { model = model, cluster = cluster, system = system }
+  return shared.steps_ms(plan, STEPS):mean()
 end
 
 -- Returns { ms of a step under plain expert parallelism, fm = FasterMoE's speed-up over that, pp =
@@ -54,10 +33,10 @@ local function measure(setup, size, k, reading)
   local skew = moe.workload "zipf" { s = reading.s or 1.1, drift = 0.05, seed = 1 }
   local model = moe.model.proprophet { size = size, k = k, routing = skew,
     batch_per_device = setup.rows }
-  local cluster = cluster_of(setup, reading)
-  local plain = step_ms(SYSTEMS.plain, model, cluster)
-  return { ms = plain, fm = plain / step_ms(SYSTEMS.fm, model, cluster),
-    pp = plain / step_ms(SYSTEMS.pp, model, cluster) }
+  local cluster = shared.cluster(setup.cluster, setup.nodes, reading)
+  local plain = step_ms(shared.plain, model, cluster)
+  return { ms = plain, fm = plain / step_ms(shared.shadowing, model, cluster),
+    pp = plain / step_ms(PROPHET, model, cluster) }
 end
 
 local function measure_all(reading)
@@ -99,14 +78,8 @@ end
 local function of_plain(m) return m.pp end
 local function of_fm(m) return m.pp / m.fm end
 
--- Chosen after the planner had lost with another B, and with the paper's speed-ups known (README).
-local FITTED = "the planner's B and the rate of GEMMs, both chosen in sight of results"
 local claims = {}
-local function claim(id, value)
-  claims[#claims + 1] = moe.claim { id = "proprophet-" .. id, neutral = 1, within = 0.25,
-    not_published = "the routing of its runs", fitted = FITTED, value = value }
-end
-
+local claim = shared.claims_to(claims)
 claim("023-min", over_all(1, of_plain, "min"))
 claim("023-max", over_all(1, of_plain, "max"))
 claim("024", over_all(1, of_fm, "mean"))

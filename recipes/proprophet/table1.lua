@@ -1,9 +1,10 @@
 -- Table I of Pro-Prophet: the shares of a step that FasterMoE's shadowing needs for balancing
 -- loads: Search (for experts to copy), Place (copies of parameters), Reduce (sums of the copies'
 -- gradients), and all three together (L.B.). Simulated on 16 GPUs; two constants are fitted
--- (FITTED). The paper's routing is not published: loads are drawn with the skew of its figure 3.
--- All transfers block compute.
+-- (shared.lua). The paper's routing is not published: loads are drawn with the skew of its figure
+-- 3. All transfers block compute.
 local moe = require "moe"
+local shared = require "shared"
 
 local STEPS = { 1, 2, 3 }
 local SIZES = { "S", "M", "L", "DS", "DM" }
@@ -13,27 +14,14 @@ local PARTS = { "search", "place", "reduce", "all" }
 -- in code that the paper does not show, and waits for the device.
 local PART_OF = { gather_loads = "search", place = "search", copy_experts = "place",
   return_gradients = "reduce" }
-local P = moe.pass
-local SYSTEM = moe.system "shadowing" { P.fastermoe_shadowing {}, P.blocking_a2a {},
-  all_reduce = { lane = "comm_reduce", place = "ready", bucket_bytes = 25 * 2 ^ 20 } }
 
 -- Values of what the paper does not give: first all as assumed, then with one changed at a time.
 local READINGS = { {}, { s = 0.9 }, { s = 1.3 }, { k = 2 }, { nic = 0.95 }, { gemm = 0.25 } }
 
-local function cluster(reading)
-  local t = { nodes = 4 }
-  if reading.nic then t.nic = { bytes_per_s = 12.5e9 * reading.nic, latency_us = 2.5 } end
-  if reading.gemm then
-    t.device = moe.cluster.hpwnv(t).device
-    t.device.gemm_flops_per_s = t.device.vector_flops_per_s * reading.gemm
-  end
-  return moe.cluster.hpwnv(t)
-end
-
 -- Returns the percentage of each part in the step, means over steps, and ms = a step's time.
 local function shares(size, reading)
   local skew = moe.workload "zipf" { s = reading.s or 1.1, drift = 0.05, seed = 1 }
-  local plan = moe.plan { cluster = cluster(reading), system = SYSTEM,
+  local plan = moe.plan { cluster = shared.cluster("hpwnv", 4, reading), system = shared.shadowing,
     model = moe.model.proprophet { size = size, k = reading.k or 1, routing = skew } }
   local ms, out = { search = 0, place = 0, reduce = 0, step = 0 }, {}
   for _, step in ipairs(STEPS) do
@@ -67,17 +55,14 @@ local function show(values)
   print(moe.table(rows, { "", "%.1f", "%.1f%%", "%.1f%%", "%.1f%%", "%.1f%%", "%.1f%%" }))
 end
 
--- Chosen after the planner had lost with another B, and with the paper's speed-ups known (README).
-local FITTED = "the planner's B and the rate of GEMMs, both chosen in sight of results"
 local claims = {}
+local claim = shared.claims_to(claims)
 for i, size in ipairs(SIZES) do
   for _, part in ipairs(PARTS) do
-    local id = ("proprophet-%03d"):format(4 + i) .. (part == "all" and "" or "-" .. part)
-    claims[#claims + 1] = moe.claim { id = id, neutral = 0, within = 0.25,
-      not_published = "the routing of its runs", fitted = FITTED,
-      value = function(R) return R[size][part] end,
+    local id = ("%03d"):format(4 + i) .. (part == "all" and "" or "-" .. part)
+    claim(id, function(R) return R[size][part] end, { neutral = 0,
       not_comparable = part == "search" and "its search runs on the host, in code that the paper "
-        .. "does not show; ours is the exchange of counts and one kernel" or nil }
+        .. "does not show; ours is the exchange of counts and one kernel" or nil })
   end
 end
 

@@ -1,4 +1,6 @@
 -- The module `moe`, which recipes require. `moebench doc` describes its functions.
+collectgarbage "stop"  -- little of what the modules make is garbage
+
 local aligned = require "moe.base.aligned"
 local bundle = require "moe.formats.bundle"
 local calibrate = require "moe.run.calibrate"
@@ -207,6 +209,7 @@ print(found.best.iteration_ms, found.system)]] },
   trace = routing.trace,
 })
 schema.check_methods()
+collectgarbage("restart", -1)  -- begins where memory has doubled
 
 --- Returns the definition of the policy `name` in this Lua state; called by the engine's rank
 --- threads, each of which evaluates the recipe in its own state.

@@ -65,7 +65,7 @@ TEST_CASE("what the engine keeps for a recipe counts against its memory, while i
   const std::string plan =
       "local moe = require 'moe'\n"
       "local function plan() return moe.plan { cluster = moe.cluster.p4de { nodes = 2 },\n"
-      "  system = moe.system 'raf' {}, model = moe.model.gpt2_moe { layers = 48, hidden = 64,\n"
+      "  system = moe.system 'raf' {}, model = moe.model.gpt2_moe { layers = 16, hidden = 64,\n"
       "    heads = 2, seq = 16, batch_per_device = 1, experts_per_device = 1 } } end\n";
   const Folder folder;
   const auto failure =

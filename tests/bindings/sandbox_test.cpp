@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include "bindings/host/library_code.h"
 #include "tests/bindings/fixture.h"
 
 using namespace moe::lua;
@@ -158,6 +159,28 @@ TEST_CASE("a failed write leaves the old file and no half of the new one") {
   fs::create_directory(folder.path("folder"));
   CHECK_THROWS_AS(write_file(folder.path("folder"), "new"), moe::RunError);
   CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 2);
+}
+
+TEST_CASE("the bytecode of the build is that of the library's files, and a changed file is read") {
+  const std::string scripts = MOE_SOURCE_DIR "/scripts/";
+  CHECK(kLibraryFiles.size() > 100);
+  for (const LibraryFile& file : kLibraryFiles) {
+    INFO(file.name);
+    CHECK(file.hash == std::hash<std::string>()(read_file(scripts + std::string(file.name))));
+  }
+  const Folder folder;
+  fs::create_directories(folder.path("long/" + std::string(150, 'x')));
+  const std::string copy = folder.path("long/" + std::string(150, 'x') + "/scripts");
+  fs::copy(scripts, copy, fs::copy_options::recursive);
+  const auto list_gates = [&] {
+    HostOptions options;
+    options.scripts_dir = copy;
+    options.mode = "list";
+    Host host(options);
+    return host.main("gatez")->message;
+  };
+  write_file(copy + "/moe/list.lua", "error 'changed'");
+  CHECK_THAT(list_gates(), Contains("xx/scripts/moe/list.lua:1: changed"));
 }
 
 TEST_CASE("--trust lifts the sandbox") {

@@ -74,7 +74,7 @@ TEST_CASE("a page is made of what a run wrote, and of nothing else") {
   const Folder folder;
   const std::string out = folder.path("page"), program = MOEBENCH_BINARY;
   REQUIRE(
-      run(program + " run " MOE_SOURCE_DIR "/recipes/lessons/07_placement.lua --out " + out).exit ==
+      run(program + " run " MOE_SOURCE_DIR "/recipes/lessons/01_first_run.lua --out " + out).exit ==
       0);
   const Outcome made = run(program + " report " + out);
   INFO(made.text);

@@ -27,7 +27,7 @@ void check_ends(const std::string& recipe, const std::vector<int>& sizes_mib) {
     const Outcome o = run("cd " + folder.path() + "; rm -rf out; ulimit -c 0; ulimit -v " +
                           std::to_string(mib * 1024) +
                           "; exec timeout -k 5 60 " MOEBENCH_BINARY
-                          " run short.lua --out out --cache :memory: 2>&1 >/dev/null");
+                          " run short.lua --out out --cache c.sqlite 2>&1 >/dev/null");
     INFO(recipe << ", " << mib << " MiB\n" << o.text);
     const bool ended = o.exit == 0 || o.exit == 1 || o.exit == 3;
     CHECK(ended);

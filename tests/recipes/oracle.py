@@ -175,7 +175,8 @@ def main():
     recipes = [r.resolve() for r in args.recipes]
     if not recipes:
         recipes = [r for r in sorted((ROOT / "recipes").rglob("*.lua"))
-                   if args.mode == "freeze" or file_of(args.folder, r, suffix).exists()]
+                   if r.name != "shared.lua"  # what the recipes of a folder share
+                   and (args.mode == "freeze" or file_of(args.folder, r, suffix).exists())]
     recipes = [r for r in recipes if r not in [o.resolve() for o in args.omitted]]
     renames = []
     if args.renames:
