@@ -8,7 +8,7 @@
 -- --set model=deepseek_v3 --set cluster=h200 --set gpus=256 --set seqs=2048 --set all=true.
 local moe = require "moe"
 
-local set = moe.options { gpus = 16, seqs = 1024, model = "qwen3_30b_a3b", seq = 4096, tie = 0.141,
+local set = moe.options { gpus = 16, seqs = 1024, model = "qwen3_30b_a3b", seq = 4096, tie = 0.153,
   cluster = "h100", stack = "megatron", all = false }
 local cluster = moe.cluster[set.cluster] { nodes = set.gpus / 8, stack = set.stack }
 local model = moe.model[set.model] { batch_per_device = 1, seq = set.seq, capacity = "none" }
