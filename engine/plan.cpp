@@ -71,7 +71,8 @@ std::string hash_of(const Plan& plan) {
   return hash.text();
 }
 
-/// Lists the passes by which the plan's dispatcher, if it has one, moves the rows in use.
+/// Lists the passes by which the plan's dispatcher, if it has one, moves the rows in use, which
+/// experts then compute, unless the system says itself that all-to-alls count rows.
 void list_dispatched(PlanSpec& spec) {
   const Graph& forward = spec.model->forward;
   const auto exchanges = [&](const Op& op) { return forward.def(op).payload == Payload::kRows; };
@@ -79,11 +80,15 @@ void list_dispatched(PlanSpec& spec) {
     return;
   }
   std::vector<Stage>& stages = spec.system.stages;
-  const auto counts = [](const Stage& s) {
-    return s.name == "irregular_a2a" || kind_of(s) == StageKind::kPlacement;
+  const auto listed = [&](const char* name) {
+    return std::any_of(stages.begin(), stages.end(), [&](const Stage& s) {
+      return s.name == name || kind_of(s) == StageKind::kPlacement;
+    });
   };
-  if (std::none_of(stages.begin(), stages.end(), counts))
+  if (!listed("irregular_a2a")) {
+    if (!listed("used_rows")) stages.push_back({.name = "used_rows"});
     stages.push_back({.name = "irregular_a2a"});
+  }
   const dispatch::Route& route = spec.dispatcher->route;
   stages.push_back(
       {.name = "dispatched",

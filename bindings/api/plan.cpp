@@ -324,10 +324,12 @@ json dispatcher_json(const Plan& plan) {
       {"host_sync", dispatcher->route.host_sync}};
   for (const OpId id : plan.graph.op_ids()) {
     if (!Dispatcher::runs(plan.graph, plan.graph.op(id))) continue;
-    const char* const way = name_of(Dispatcher::way(plan.graph.op(id)));
+    const auto to = Dispatcher::way(plan.graph.op(id));
+    const char* const way = name_of(to);
     if (made.contains(way)) continue;
     const DispatchUse use = dispatcher->use(plan.graph, id, plan.spec.work);
     made[way] = {{"op", plan.graph.op(id).name},
+                 {"dtype", name_of(dispatcher->route.wire(to))},
                  {"us", static_cast<double>(plan.spec.cost->op_ns(plan.graph, id)) / 1e3},
                  {"start_us", use.parts.start},
                  {"nic_us", use.parts.nic},

@@ -1,4 +1,5 @@
 -- The lines above tables of simulated runs: bytes of numbers; batch, capacity, and stacks if any.
+local format = require "moe.results.report.format"
 local number_bytes = require "moe.results.number_bytes"
 local schema = require "moe.base.schema"
 
@@ -64,7 +65,7 @@ function M.lines(runs)
     if text then parts[#parts + 1] = part[1]:format(text) end
   end
   if #parts > 0 then lines[#lines + 1] = "Set-up: " .. table.concat(parts, ", ") end
-  return lines
+  return format.append(lines, number_bytes.wire_lines(runs))
 end
 
 return M

@@ -57,6 +57,33 @@ function M.stand_ins(model)
   return lines
 end
 
+-- Names of types of rows on the wire, and of products, by those of the numbers that they are.
+local SAME = { fp32 = "f32", tf32 = "f32" }
+
+local function wire_text(run)
+  local d, p = run.dispatcher, run.parameters
+  local own = run.precision or type(p) == "table" and p.dtype
+  if not (d and own) then return nil end
+  local there, back = d.dispatch and d.dispatch.dtype or own, d.combine and d.combine.dtype or own
+  own, there, back = SAME[own] or own, SAME[there] or there, SAME[back] or back
+  if there == own and back == own then return nil end
+  return ("On the wire under %s: rows in %s to the experts and in %s back, numbers of the model "
+    .. "in %s"):format(d.name, there, back, own)
+end
+
+--- Returns a line for each kind of rows that dispatchers send in another type than that of the
+--- model's numbers, which changes results; of several runs with their systems.
+function M.wire_lines(runs)
+  local lines = {}
+  for i, same in ipairs(schema.grouped(runs, wire_text)) do
+    local names = {}
+    for _, run in ipairs(same) do names[run.system or "-"] = true end
+    lines[i] = wire_text(same[1]) .. (runs[2] and (" (%s)"):format(table.concat(
+      schema.keys_of(names), ", ")) or "")
+  end
+  return lines
+end
+
 -- Appends to the lines of several kinds of runs which runs these are: by the first of a coordinate
 -- of points (in the order of their names), the cluster and the system whose values no two share.
 local function append_which(lines, kinds)

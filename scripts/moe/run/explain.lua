@@ -149,8 +149,8 @@ local function dispatcher(lines, d)
       end
       local parts = most > 0 and (" of %.1f us (NICs %.1f, NVLink %.1f, SMs %.1f, start %.1f)")
         :format(x.us, x.nic_us, x.nvlink_us, x.sm_us, x.start_us) or (" of %.1f us"):format(x.us)
-      add(lines, "  %s%s is bound by %s; a node sends %.2f MB, as published bandwidths count them, "
-        .. "of which %.2f MB cross NICs, and %.2f MB cross NVLink", x.op, parts, by,
+      add(lines, "  %s in %s%s is bound by %s; a node sends %.2f MB, as published bandwidths count "
+        .. "them, of which %.2f MB cross NICs, and %.2f MB cross NVLink", x.op, x.dtype, parts, by,
         x.logical_bytes / 1e6, x.nic_bytes / 1e6, x.nvlink_bytes / 1e6)
     end
   end

@@ -94,6 +94,7 @@ schema.record("plan memory", "memory", "planned bytes of a device", MEMORY)
 schema.record("exchange use", "use", "the first exchange of a plan's dispatcher to the experts or "
   .. "back, by expected choices; bytes are those that the ranks of a node send", {
   { "op", "string", "its name" }, { "us", "number", "its time alone" },
+  { "dtype", "string", "element type of rows on the wire: fp8, bf16 or fp32" },
   { "start_us", "number", "the part before any row" },
   { "nic_us", "number", "the time of the fullest NIC" },
   { "nvlink_us", "number", "the time of the fullest NVLink port" },

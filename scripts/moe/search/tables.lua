@@ -1,6 +1,7 @@
 -- The tables and lines that say what a search found, for the terminal and the page. s: a search as
 -- moe.search returns it or as results.json has it. A table is a list of rows, the header first.
 local format = require "moe.results.report.format"
+local number_bytes = require "moe.results.number_bytes"
 local prediction_error = require "moe.results.prediction_error"
 
 local M = {}
@@ -182,8 +183,8 @@ local function policy_line(s, one)
     one.techniques)
 end
 
---- Returns lines on known systems, on the order at the ends of the assumed constants, on the passes
---- in `with`, and on what was refused.
+--- Returns lines on known systems, on rows that change type on the wire, on the order at the ends
+--- of the assumed constants, on the passes in `with`, and on what was refused.
 function M.notes(s)
   local lines, known = {}, s.named[1]
   if s.known then
@@ -194,6 +195,9 @@ function M.notes(s)
       known.system, s.beyond)
   end
   lines[#lines + 1] = tie_line(s)
+  local listed = { unpack(s.top) }
+  format.append(format.append(listed, s.front), s.named)
+  format.append(lines, number_bytes.wire_lines(listed))
   for _, one in ipairs(s.best.without_effect or {}) do
     lines[#lines + 1] = ("Without effect in the best mix: %s: %s"):format(one.stage, one.reason)
   end

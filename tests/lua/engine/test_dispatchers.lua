@@ -219,6 +219,48 @@ end
 assert(routed[2] > 1.3 * routed[1], routed[2] / routed[1])]])
 end)
 
+test("a dispatcher implies that rows in use are sent and computed, with a capacity too", function()
+  expect.plans [[
+local moe = require "moe"
+local pass, v1 = moe.pass, moe.dispatcher.deepep_v1 {}
+for _, capacity in ipairs { { capacity = "none" }, { capacity_factor = 1.5 } } do
+  local function plan(passes)
+    return moe.plan { model = moe.model.gpt2_moe(moe.merged({ layers = 2, hidden = 128, heads = 4,
+      seq = 64, batch_per_device = 1, experts_per_device = 1 }, capacity)),
+      cluster = moe.cluster.h100 { nodes = 2 }, system = moe.system "s" (passes) }:info()
+  end
+  local alone = plan { v1 }
+  assert(alone.padded_rows == "")
+  assert(alone.hash == plan { pass.irregular_a2a {}, pass.used_rows {}, v1 }.hash)
+  assert(alone.hash ~= plan { pass.irregular_a2a {}, v1 }.hash)  -- a system may say so itself
+  local copied = { pass.top_k { k = 2, shadows = 2 }, v1 }
+  assert(plan(copied).padded_rows == "")
+end]]
+end)
+
+test("an exchange beside compute takes longer than alone", function()
+  expect.plans [[
+local moe = require "moe"
+local function longest(...)
+  local p = moe.plan { cluster = moe.cluster.h100 { nodes = 2 },
+    model = moe.model.deepseek_v3 { layers = 4, seq = 1024, batch_per_device = 2 },
+    system = moe.system "s" { moe.dispatcher.deepep_v1 {}, moe.pass.partition { parts = 2 }, ... } }
+  local ms = { a2a_1 = 0, a2a_2 = 0 }
+  for _, span in ipairs(p:spans()) do
+    local way = span.op:match "^b3%.moe%.(a2a_%d)"
+    if way and not span.op:find "dx" then
+      ms[way] = math.max(ms[way], span.end_ms - span.begin_ms)
+    end
+  end
+  return ms
+end
+local alone, beside = longest(moe.pass.serial {}), longest()
+for way, most in pairs { a2a_1 = 4.18 / 3.54, a2a_2 = 6.97 / 6.91 } do
+  local longer = beside[way] / alone[way]
+  assert(longer > 1 + (most - 1) / 4 and longer < most + 1e-5, way .. " " .. longer)
+end]]
+end)
+
 test("what a dispatcher of a plan cannot do is refused", function()
   local function refused(passes, ...)
     expect.plans(([[local moe = require "moe"
@@ -427,8 +469,16 @@ local on, ll = moe.cluster.h100 { nodes = 2 }, moe.dispatcher.deepep_ll { max_to
 local s = moe.search { model = m, cluster = on, techniques = { "irregular_a2a" },
   dispatchers = { moe.dispatcher.deepep_v1 {}, ll }, contributions = false }
 local seen = {}
-for _, run in ipairs(s.top) do seen[run.dispatcher and run.dispatcher.name or "none"] = run end
+for _, run in ipairs(s.top) do  -- the fastest of each, since all slots are computed in others
+  local name = run.dispatcher and run.dispatcher.name or "none"
+  seen[name] = seen[name] or run
+end
 assert(seen.none and seen.deepep_v1)
+-- All that are listed and round rows on the wire are told with their types.
+assert(seen.deepep_v1.dispatcher.dispatch.dtype == "fp8")
+local told = table.concat(require "moe.search.tables".notes(s), "\n")
+local fp8 = told:match "under deepep_v1: rows in fp8 to the experts and in bf16 back[^\n]*"
+assert(fp8 and fp8:find(seen.deepep_v1.system, 1, true) and fp8:find "of the model in bf16", told)
 -- A mix has the time of its system.
 local alone = moe.plan { model = m, cluster = on, system = moe.system "s" { ll,
   all_reduce = { lane = "comm", place = "after" } } }

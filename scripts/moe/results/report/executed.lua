@@ -128,7 +128,7 @@ function M.lines(runs, differs)
       p.layers, p.hidden, p.seq, p.batch_per_device, p.experts,
       assumed_routing.chooser(first),
       p.capacity_factor > 0 and "factor " .. exact(p.capacity_factor) or "none"),
-    unpack(number_bytes.lines(runs)) }, differs)
+    unpack(format.append(number_bytes.lines(runs), number_bytes.wire_lines(runs))) }, differs)
 end
 
 --- Returns lines on the errors of the predictions and on the mark for a large spread of samples.
