@@ -13,12 +13,6 @@ namespace moe {
 using dispatch::TokenRows;
 using dispatch::Way;
 
-namespace {
-/// How much longer exchanges take while products run: as measured of DeepEP's normal kernels with
-/// 8,192 tokens, alone and beside a product, in ms (deepseek-ai/DeepEP, issue 184).
-constexpr double kDispatchBeside = 4.18 / 3.54, kCombineBeside = 6.97 / 6.91;
-}  // namespace
-
 bool Dispatcher::runs(const Graph& graph, const Op& op) {
   return graph.def(op).payload == Payload::kRows && op.rows.irregular && op.rows.round.of == 1 &&
          !rides(graph, op);
@@ -180,8 +174,6 @@ CoreSharing DispatchCost::sharing(const Graph& graph, OpId id) const {
     sharing.slowdown.gemm = dispatcher_->gpu_sms / (dispatcher_->gpu_sms - taken);
   }
   sharing.slowdown.memory = 1 / (1 - std::min(0.5, share));
-  sharing.slowdown.transfer =
-      Dispatcher::way(op) == Way::kDispatch ? kDispatchBeside : kCombineBeside;
   return sharing;
 }
 

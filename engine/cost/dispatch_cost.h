@@ -68,7 +68,7 @@ class DispatchCost : public CostModel {
   Nanoseconds routed_ns(const Graph& graph, OpId op, const RoutedWork& routed) const override;
   std::optional<NetworkOp> transfer(const Graph& graph, OpId op) const override;
   /// While an exchange runs, products have the other SMs alone, and all else the memory's rate less
-  /// the rows that are read and written; the exchange takes longer, too.
+  /// the rows that are read and written.
   CoreSharing sharing(const Graph& graph, OpId op) const override;
   std::string describe() const override;
 
