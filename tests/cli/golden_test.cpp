@@ -60,6 +60,8 @@ std::string to_check(const fs::path& recipe, const Folder& folder) {
   const auto found = scripts.find(recipe.filename().string());
   if (found == scripts.end()) return recipe.string();
   const auto& [many, few] = found->second;
+  const fs::path shared = fs::path(recipe).replace_filename("shared.lua");
+  if (fs::exists(shared)) folder.write("shared.lua", text_of(shared));
   std::string lua = text_of(recipe);
   REQUIRE(lua.find(many) != std::string::npos);
   return folder.write("copy.lua", lua.replace(lua.find(many), many.size(), few));

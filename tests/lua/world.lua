@@ -292,7 +292,7 @@ load_library()
 function M.with_rows(kind, rows, f)
   local given = real.table
   function real.table(name)
-    local all = given(name)
+    local all = { unpack(given(name)) }
     for _, row in ipairs(name == kind and rows or {}) do all[#all + 1] = row end
     return all
   end

@@ -36,7 +36,7 @@ function core.plan(...)
   return plan
 end
 
-local file = assert(io.open(recipe))
-local text = file:read "*a"
-file:close()
-return assert(load(text, "@" .. recipe))()
+-- A module of the recipe's folder, which is not this file's.
+package.preload.shared = function() return dofile((recipe:gsub("[^/]+$", "shared.lua"))) end
+
+return dofile(recipe)

@@ -24,6 +24,8 @@ return function(assumed)
           "fitted: skew to figure 3, over half for 3 of 16 experts; drift: none: a guess" },
         { "sequences of table V", "rows = 2", "sequences per GPU of LPWNV",
           "none: half of HPWNV's, as its memory" },
+      },
+      ["recipes/proprophet/shared.lua"] = {
         { "bucket of an all-reduce", "bucket_bytes = 25 * 2 ^ 20",
           "gradients that are reduced at once",
           "PyTorch: DistributedDataParallel's bucket_cap_mb" },

@@ -161,8 +161,7 @@ end
 function M.load(policy)
   local made, rows = {}, {}
   for _, row in ipairs(core.table "pipelines") do
-    row.params = { group = row.grouped and 0 or nil }
-    made[row.name] = M.define(row)
+    made[row.name] = M.define(schema.merged(row, { params = { group = row.grouped and 0 or nil } }))
   end
   for _, name in ipairs(core.library_files("pipelines", ".lua")) do
     made[name] = require("moe.pipelines." .. name) { policy = policy }
