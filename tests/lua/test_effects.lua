@@ -16,7 +16,8 @@ local function without_effect(w)
   w.without_effect = function(spec)
     if spec.system.name == "raf" then return {} end
     local all = { { stage = "used_rows", reason = "a" }, { stage = "used_rows", reason = "b" } }
-    if spec.ranks == 32 then all[3] = { stage = "dw_schedule", reason = "no dW is free" } end
+    local few = { [16] = "all dW are needed", [32] = "no dW is free" }
+    if few[spec.ranks] then all[3] = { stage = "dw_schedule", reason = few[spec.ranks] } end
     return all
   end
 end
@@ -24,14 +25,16 @@ end
 test("a stage without effect is said under the table, once per system, with its reasons", function()
   local w = expect.runs(RECIPE, {}, "run", without_effect)
   local _, count = w.output:gsub("Without effect in", "")
-  expect.equal(count, 3)
+  expect.equal(count, 4)
   for _, line in ipairs { "Without effect in lancet_dw: stage 'used_rows': a; b\n",
-    "stage 'dw_schedule': no dW is free (in 1 of 2 runs, the first is shown)" } do
+    "stage 'dw_schedule': all dW are needed (in 1 of 2 runs)\n",
+    "stage 'dw_schedule': no dW is free (in 1 of 2 runs)" } do
     assert(w.output:find(line, 1, true), w.output)
   end
   expect.equal(w.results.runs[1].without_effect, nil)
   expect.equal(w.results.runs[2].without_effect, { { stage = "used_rows", reason = "a" },
-    { stage = "used_rows", reason = "b" } })
+    { stage = "used_rows", reason = "b" },
+    { stage = "dw_schedule", reason = "all dW are needed" } })
 end)
 
 test("systems that send or compute padded rows of a model without capacity are said", function()

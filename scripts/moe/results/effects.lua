@@ -6,6 +6,8 @@ local system_lib = require "moe.spec.system"
 
 local M = {}
 
+local MOST_REASONS = 3  -- lines on one stage of one system
+
 -- Returns { { stage, text }, ... } in the order of the run's stages; text joins a stage's reasons.
 local function by_stage(run)
   local out = {}
@@ -56,8 +58,7 @@ end
 
 --- Returns lines on padded rows, then one line for each system with other passes than the known
 --- system of its name and for software without its stack, and one for each stage without effect of
---- each system: the reason from the first run where the stage had no effect, and the number of
---- these runs, unless they are all.
+--- each system and each reason, of up to MOST_REASONS, with the number of runs, unless it is all.
 function M.lines(runs)
   local all, total, lines, said = {}, {}, {}, {}
   append_padded(lines, runs)
@@ -71,11 +72,14 @@ function M.lines(runs)
     end
   end
   for _, same in ipairs(schema.grouped(all, function(e) return e.system .. "\n" .. e.stage end)) do
-    local e = same[1]
-    local part = #same < total[e.system]
-      and (" (in %d of %d runs, the first is shown)"):format(#same, total[e.system]) or ""
-    lines[#lines + 1] = ("Without effect in %s: stage '%s': %s%s"):format(e.system, e.stage,
-      e.text, part)
+    local reasons = schema.grouped(same, function(e) return e.text end)
+    for i = 1, math.min(#reasons, MOST_REASONS) do
+      local e, n = reasons[i][1], total[same[1].system]
+      lines[#lines + 1] = ("Without effect in %s: stage '%s': %s%s%s"):format(e.system, e.stage,
+        e.text, #reasons[i] < n and (" (in %d of %d runs)"):format(#reasons[i], n) or "",
+        i == MOST_REASONS and #reasons > i
+          and ("; %d more reasons are in results.json"):format(#reasons - i) or "")
+    end
   end
   return lines
 end
