@@ -42,8 +42,10 @@ local MISSING = { FSDP = true, ["CUDA graphs"] = true, ["ladder (needs all)"] = 
 local FITTING = { "norms+activations", "norms+experts", "blocks" }
 local MODULES = { full = "blocks", layernorm = "norms", norm = "norms", RMSNorm = "norms",
   act = "activations", moe_act = "activations", moe = "experts", selective = "attention",
+  core_attn = "attention", shared_expert = false,
   mlp = false, up_proj = false, mla_up_proj = false, ["MLA up-projection"] = false }
-local UNSTATED, NONE = { ["recipe default"] = true }, { off = true, none = true }
+local UNSTATED = { ["recipe default"] = true, ["not stated"] = true }
+local NONE = { off = true, none = true }
 -- Rows that are left out: other work than even routing without drops, or numbers without a rate.
 local LEFT_OUT = { "natural routing", "token drop", "other architecture", "AMD", "layout missing" }
 
@@ -70,7 +72,7 @@ end
 local function recomputed(row)
   local parts, others = {}, {}
   if not row.recompute or UNSTATED[row.recompute] then return nil, false, others end
-  for word in (NONE[row.recompute] and "" or row.recompute):gmatch "[^,]+" do
+  for word in (NONE[row.recompute] and "" or row.recompute):gmatch "[^,+]+" do
     word = word:match "^%s*(.-)%s*$"
     local part = MODULES[word]
     if part == nil then error(("recompute '%s' is not known"):format(word), 0) end
