@@ -1,4 +1,4 @@
--- What the recipes mix_all and mix_mesh share.
+-- What the recipes mix, mix_all, mix_balance and mix_mesh share.
 local moe = require "moe"
 
 local M = {}

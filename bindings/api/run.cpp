@@ -336,20 +336,20 @@ struct FinishedTurns {
   std::vector<TurnsResult> results;  // of `runs`
 };
 
-/// A rehearsal, and its run beside those that it was made for.
-struct BesideRuns {
+/// A rehearsal, and its run in turns with the runs that it predicts.
+struct RehearsalBeside {
   std::shared_ptr<Rehearsal> rehearsal;
   RehearsalRun run;
 };
 
 /// The rehearsals of the runs, which systems of one schedule share, each once.
-std::vector<BesideRuns> rehearsals_beside(const std::vector<PreparedRun>& runs) {
+std::vector<RehearsalBeside> rehearsals_beside(const std::vector<PreparedRun>& runs) {
   int64_t steps = 0;
   for (const PreparedRun& run : runs) steps = std::max(steps, run.options.steps);
-  std::vector<BesideRuns> beside;
+  std::vector<RehearsalBeside> beside;
   for (const PreparedRun& run : runs) {
     const std::shared_ptr<Rehearsal>& own = run.handle.rehearsal;
-    const auto is_own = [&own](const BesideRuns& b) { return b.rehearsal == own; };
+    const auto is_own = [&own](const RehearsalBeside& b) { return b.rehearsal == own; };
     if (own == nullptr || std::any_of(beside.begin(), beside.end(), is_own)) continue;
     beside.push_back({own, own->beside(std::min(steps, kMostStepsBeside))});
   }
@@ -419,8 +419,8 @@ int run_plans_in_turns(lua_State* L) {
     in_turns.push_back(
         {runs.back().handle.plan.get(), runs.back().executor(), runs.back().options});
   }
-  const std::vector<BesideRuns> beside = rehearsals_beside(runs);
-  for (const BesideRuns& b : beside)
+  const std::vector<RehearsalBeside> beside = rehearsals_beside(runs);
+  for (const RehearsalBeside& b : beside)
     in_turns.push_back({b.run.plan.get(), runs[0].executor(), b.run.options});
   std::vector<TurnsResult> results = run_in_turns(std::move(in_turns), steps);
   for (size_t i = 0; i < beside.size(); ++i) {

@@ -150,6 +150,7 @@ SharedPlaces places_in_turn(const Lifetimes& lifetimes, const Blocks& blocks) {
   for (const uint32_t b : order) {
     const Block& block = blocks.list[b];
     auto [before, behind] = name_around(lifetimes.graph.tensor(first[b]).name);
+    // The name of a tensor of a layer begins with the layer's, such as b3.ln1.
     if (lifetimes.graph.op(lifetimes.uses.producer[first[b].index()]).layer >= 0) {
       before.remove_prefix(before.find('.') + 1);
     }

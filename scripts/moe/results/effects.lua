@@ -62,10 +62,12 @@ end
 function M.lines(runs)
   local all, total, lines, said = {}, {}, {}, {}
   append_padded(lines, runs)
+  local function say(line)
+    if line and not said[line] then lines[#lines + 1], said[line] = line, true end
+  end
   for _, run in ipairs(runs) do
-    for _, line in ipairs { other_passes(run) or no_stack(run), no_stack(run) } do
-      if not said[line] then lines[#lines + 1], said[line] = line, true end
-    end
+    say(other_passes(run))
+    say(no_stack(run))
     total[run.system] = (total[run.system] or 0) + 1
     for _, e in ipairs(by_stage(run)) do
       all[#all + 1] = { system = run.system, stage = e.stage, text = e.text }

@@ -451,7 +451,7 @@ for _, run in ipairs(s.top) do  -- the fastest of each, since all slots are comp
   seen[name] = seen[name] or run
 end
 assert(seen.none and seen.deepep_v1)
--- All that are listed and round rows on the wire are told with their types.
+-- The notes name each listed system that rounds rows on the wire, with the types of its rows.
 assert(seen.deepep_v1.dispatcher.dispatch.dtype == "fp8")
 local told = table.concat(require "moe.search.tables".notes(s), "\n")
 local fp8 = told:match "under deepep_v1: rows in fp8 to the experts and in bf16 back[^\n]*"
