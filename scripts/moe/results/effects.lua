@@ -34,9 +34,8 @@ end
 local function no_stack(run)
   local stack = system_lib.software(run.system)
   if not stack or run.stack or run.executor ~= "simulate" then return end
-  return ("System %s has no stack: one kernel per op and no host time are counted, so steps are "
-    .. "shorter than that software's; stack = '%s' in the cluster or the system counts "
-    .. "both"):format(run.system, stack)
+  return ("System %s has no stack: one kernel per op and no host time are counted; stack = '%s' in "
+    .. "the cluster or the system counts that software's"):format(run.system, stack)
 end
 
 local function append_padded(lines, runs)
